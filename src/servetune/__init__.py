@@ -1,0 +1,3 @@
+"""servetune: a throughput laboratory for LLM serving engines."""
+
+__version__ = "0.1.0"
