@@ -589,6 +589,9 @@ class HostFacts(Record, frozen=True, kw_only=True):
     cpu: str
     cores: int
     memory_gib: float
+    memory_available_gib: float | None = None
+    cpu_flags: tuple[str, ...] = ()
+    """Instruction set extensions that matter here (avx, avx2, fma, f16c, bmi2, avx512f, asimd, ...)."""
     python: str
     servetune: str
     packages: dict[str, str] = {}
