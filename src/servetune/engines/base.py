@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from servetune.records import (
     Catalogue,
@@ -63,6 +63,8 @@ class Engine(Protocol):
     """Path that answers once the model is loaded."""
     accepts_ignore_eos: bool
     """False: the engine refuses a request body with `ignore_eos`."""
+    model_form: Literal["gguf", "hub", "any-name"]
+    """What `command` takes as model: a GGUF file, a hub name or folder, or any name (nothing is loaded)."""
 
     def catalogue(self) -> Catalogue:
         """Return every option of this engine."""
