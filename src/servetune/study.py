@@ -20,7 +20,6 @@ from servetune.records import (
     Catalogue,
     Command,
     Event,
-    Failed,
     HostFacts,
     Measurement,
     Notice,
@@ -102,7 +101,9 @@ class _StudyRun:
         """Recover what an earlier start left, then loop."""
         _stop_lost_servers(self.store, self.emit)
         self.store.recover()
-        history = self._history(retry_failed=retry_failed)
+        if retry_failed:
+            self.store.forget_failures()
+        history = self._history()
         while (wanted := next_measurement(self.study, self.catalogues, history)) is not None:
             if self.stop.requested():
                 raise Interrupted(self.stop.signal_name or "signal")
@@ -113,7 +114,7 @@ class _StudyRun:
         self._announce(history, None)
         return load_results(self.lab.folder)
 
-    def _history(self, *, retry_failed: bool) -> tuple[Trial, ...]:
+    def _history(self) -> tuple[Trial, ...]:
         versions = {name: found.version for name, found in self.lab.installed.items()}
         chosen = select(self.study, self.store.trials(), versions, self.lab.host)
         for line in chosen.dropped:
@@ -122,9 +123,7 @@ class _StudyRun:
         self.store.set_meta("host", self.lab.host)
         self.store.set_meta("versions", versions)
         write_durably(self.lab.folder / "study.toml", studyfile.dump(self.study).encode())
-        if not retry_failed:
-            return chosen.trials
-        return tuple(trial for trial in chosen.trials if trial.runs or not isinstance(trial.outcome, Failed))
+        return chosen.trials
 
     def _one_trial(self, run: RunTrial, wanted: Measurement) -> Trial:
         number = self.store.next_number()

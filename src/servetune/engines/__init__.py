@@ -18,6 +18,7 @@ from servetune.errors import HostProblem, UserError
 BUILT_IN: dict[str, str] = {
     "llamacpp": "servetune.engines.llamacpp:LlamaCpp",
     "mock": "servetune.engines.mock:Mock",
+    "endpoint": "servetune.engines.endpoint:Endpoint",
 }
 """Name -> "module:Class" of the engines of this package."""
 

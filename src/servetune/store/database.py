@@ -224,6 +224,18 @@ class Store:
         )
         return [_stored_trial(row, runs.get(row[0], [])) for row in rows]
 
+    def forget_failures(self) -> None:
+        """Forget failed trials so that they are tried again; one with finished runs counts as completed for these."""
+        with self._transaction() as connection:
+            connection.execute(
+                "DELETE FROM trial WHERE json_extract(outcome, '$.type') = 'failed'"
+                " AND number NOT IN (SELECT trial FROM run)"
+            )
+            connection.execute(
+                "UPDATE trial SET outcome = ? WHERE json_extract(outcome, '$.type') = 'failed'",
+                (_encode(Completed()),),
+            )
+
     def drop_running(self, number: int) -> None:
         """Forget an interrupted trial that finished no run, and settle one that did."""
         with self._transaction() as connection:
