@@ -1,0 +1,124 @@
+"""Workload `random`: prompts of exact length from consecutive vocabulary ids, as `vllm bench serve` makes them.
+
+Written from a description of the algorithm; both its forms are here, since they give different prompts:
+
+* `vllm-0.33` leaves special ids out and brings every prompt to its exact length (at most 10 corrections);
+* `vllm-0.11` uses every id of the base vocabulary and only cuts, so that a few prompts stay short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from servetune.errors import UserError
+from servetune.records import OptionSpec, Request, WorkloadSpec
+from servetune.tokenizer import Tokenizer
+from servetune.workloads.base import ALGORITHM, Parameters, parameter, parameter_mistakes
+
+_MOST_CORRECTIONS = 10
+
+
+class Random:
+    """Prompts of random vocabulary ids; every request has the lengths that are asked for."""
+
+    kind = "random"
+    needs_tokenizer = True
+    params: Mapping[str, OptionSpec] = {
+        "input_len": parameter("input_len", "int", 1024, "tokens of a prompt", range=(1, 10_000_000)),
+        "output_len": parameter("output_len", "int", 128, "tokens to generate", range=(1, 10_000_000)),
+        "range_ratio": parameter(
+            "range_ratio", "float", 0.0, "lengths vary evenly by this share to both sides", range=(0, 0.999999)
+        ),
+        "prefix_len": parameter(
+            "prefix_len", "int", 0, "tokens that all prompts share at their beginning", range=(0, 10_000_000)
+        ),
+        "algorithm": ALGORITHM,
+    }
+
+    def check(self, spec: WorkloadSpec) -> list[UserError]:
+        """Return every mistake in the parameters of `spec`."""
+        return parameter_mistakes(spec, self.params)
+
+    def requests(self, spec: WorkloadSpec, *, seed: int, tokenizer: Tokenizer | None) -> list[Request]:
+        """Return the requests of one run; raises UserError without a tokenizer or where no token would be left."""
+        if tokenizer is None:
+            fix = "set tokenizer to a model folder, a tokenizer.json or a GGUF file"
+            raise UserError(f"workload.{spec.name}", 'kind "random" needs a tokenizer', fix)
+        return _Generator(spec, Parameters(spec, self.params), seed, tokenizer).requests()
+
+
+class _Generator:
+    """One run's prompts. The order of the draws is part of the algorithm: lengths, offsets, prefix, corrections."""
+
+    def __init__(self, spec: WorkloadSpec, parameters: Parameters, seed: int, tokenizer: Tokenizer) -> None:
+        self.spec = spec
+        self.parameters = parameters
+        self.tokenizer = tokenizer
+        self.exact = parameters.text("algorithm") == "vllm-0.33"
+        self.draw = np.random.default_rng(seed)
+        everything = np.arange(tokenizer.base_vocab_size)
+        special = [number for number in tokenizer.special_ids if number < tokenizer.base_vocab_size]
+        self.allowed = np.delete(everything, special) if self.exact else everything
+
+    def requests(self) -> list[Request]:
+        count = self.spec.num_prompts
+        input_low, input_high = self._input_range()
+        output_low, output_high = self._range(self.parameters.whole("output_len"))
+        input_lens = self.draw.integers(input_low, input_high + 1, size=count)
+        output_lens = self.draw.integers(max(1, output_low), max(1, output_high) + 1, size=count)
+        offsets = self.draw.integers(0, self.tokenizer.base_vocab_size, size=count)
+        prefix = self._prefix()
+        requests = []
+        for index in range(count):
+            wanted = prefix + self._window(int(offsets[index]) + index, int(input_lens[index]))
+            prompt, length = self._settled(wanted, len(prefix) + int(input_lens[index]))
+            output = int(output_lens[index])
+            requests.append(Request(index=index, prompt=prompt, prompt_tokens=length, output_tokens=output))
+        return requests
+
+    def _input_range(self) -> tuple[int, int]:
+        asked, special = self.parameters.whole("input_len"), self.tokenizer.special_added
+        low, high = self._range(max(0, asked - special))
+        if self.parameters.whole("prefix_len") + low < 1:
+            problem = f"{asked} leaves no token of a prompt: the tokenizer adds {special}, and the shortest is {low}"
+            raise UserError(f"workload.{self.spec.name}.input_len", problem, "raise input_len or lower range_ratio")
+        return low, high
+
+    def _range(self, length: int) -> tuple[int, int]:
+        ratio = self.parameters.number("range_ratio")
+        return math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))
+
+    def _prefix(self) -> list[int]:
+        length = self.parameters.whole("prefix_len")
+        if length == 0:
+            return []
+        ids: list[int] = self.allowed[self.draw.integers(0, len(self.allowed), size=length)].tolist()
+        return self._corrected(ids, length)[1] if self.exact else ids
+
+    def _window(self, start: int, length: int) -> list[int]:
+        ids: list[int] = self.allowed[(start + np.arange(length)) % len(self.allowed)].tolist()
+        return ids
+
+    def _settled(self, ids: list[int], length: int) -> tuple[str, int]:
+        """Return the prompt and its tokens after decoding and encoding again."""
+        if self.exact:
+            prompt, ids = self._corrected(ids, length)
+            return prompt, len(ids)
+        kept = self.tokenizer.encode(self.tokenizer.decode(ids))[:length]
+        return self.tokenizer.decode(kept), len(kept)
+
+    def _corrected(self, ids: list[int], length: int) -> tuple[str, list[int]]:
+        """Decode and encode until the length is right: cut what is too long, add random ids to what is too short."""
+        for left in range(_MOST_CORRECTIONS, -1, -1):
+            prompt = self.tokenizer.decode(ids)
+            ids = self.tokenizer.encode(prompt)
+            if len(ids) == length or left == 0:
+                break
+            missing = length - len(ids)
+            if missing > 0:
+                ids += self.draw.integers(0, self.tokenizer.base_vocab_size, size=missing).tolist()
+            ids = ids[:length]
+        return prompt, ids
