@@ -298,6 +298,8 @@ class ClientFacts(Record, frozen=True, kw_only=True):
     """Share of requests whose first read held more than one event."""
     peak_open: int
     """Most requests in flight."""
+    api: Literal["chat", "completions"] = "chat"
+    """What was asked: the vllm definitions differ between the two."""
 
 
 # --------------------------------------------------------------------------- summaries
