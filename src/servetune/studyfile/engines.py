@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servetune.records import Axis, Catalogue, EngineSpec, OptionSpec, OptionValue, Variant
+from servetune.space import same_value
 from servetune.studyfile.options import Possible, accepted, domain, read_values, unmet
 from servetune.studyfile.paths import program, weights
 from servetune.studyfile.reading import (
@@ -17,7 +18,6 @@ from servetune.studyfile.reading import (
     Mistakes,
     read_keys,
     reject_unknown,
-    same_value,
     shown,
     step_into,
     suggestion,

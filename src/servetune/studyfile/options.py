@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from servetune.records import OptionSpec, OptionValue
-from servetune.studyfile.reading import Mistakes, same_value, shown, step_into, suggestion
+from servetune.space import same_value
+from servetune.studyfile.reading import Mistakes, shown, step_into, suggestion
 
 Possible = Mapping[str, tuple[OptionValue | None, ...]]
 """Option -> the values it can have in some config; None stands for "the engine decides"."""

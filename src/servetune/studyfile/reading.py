@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from servetune.errors import StudyFileError, UserError
-from servetune.records import Catalogue, OptionSpec, OptionValue, Record
+from servetune.records import Catalogue, OptionSpec, Record
 from servetune.studyfile.schema import NAME_PATTERN, NAME_WORDS, Key, KeyType
 
 _MOST_SHOWN = 12
@@ -162,8 +162,3 @@ def _text_problem(key: Key, value: str, said: str) -> tuple[str, str]:
     if key.is_name and not re.fullmatch(NAME_PATTERN, value):
         return f"{said} cannot be part of a file name", NAME_WORDS
     return "", ""
-
-
-def same_value(one: OptionValue, other: OptionValue) -> bool:
-    """Tell whether both are the same value; 1 and true are not."""
-    return isinstance(one, bool) == isinstance(other, bool) and one == other

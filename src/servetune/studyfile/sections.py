@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from servetune.metrics import METRICS
 from servetune.records import Budget, Config, EngineSpec, Limits, Load, Objective, OptionValue, WorkloadSpec
+from servetune.space import same_value
 from servetune.studyfile.options import Possible, read_values, unmet
 from servetune.studyfile.paths import data_file, weights
 from servetune.studyfile.reading import (
@@ -17,7 +18,6 @@ from servetune.studyfile.reading import (
     Mistakes,
     read_keys,
     reject_unknown,
-    same_value,
     shown,
     step_into,
     suggestion,
