@@ -172,6 +172,7 @@ class Server:
             self._wait_for_event(min(max(0.05, elapsed / 10), 0.5))
         if is_listening_elsewhere(self.port, self.keeper_pid):
             raise EngineFailed("ready", "port-in-use", f"another program answers on 127.0.0.1:{self.port}")
+        self._sample_memory(now=True)
 
     def _failure(self, engine: Engine, code: int) -> EngineFailed:
         found = explain_end(engine, self.log_text(), code)
@@ -222,8 +223,7 @@ class Server:
         """End the engine and everything it started; at most `grace_s` pass before it is killed. Idempotent."""
         if self._stopped:
             return
-        self._memory_due_s = 0.0
-        self._sample_memory()
+        self._sample_memory(now=True)
         with contextlib.suppress(BrokenPipeError):
             self._say({"grace_s": grace_s})
         try:
@@ -279,11 +279,12 @@ class Server:
             case {"event": "exited", "code": int(code)}:
                 self._exit_code = code
 
-    def _sample_memory(self) -> None:
-        now = time.monotonic()
-        if now < self._memory_due_s:
+    def _sample_memory(self, *, now: bool = False) -> None:
+        """Look at the memory if it is time to, or `now`."""
+        clock_s = time.monotonic()
+        if clock_s < self._memory_due_s and not now:
             return
-        self._memory_due_s = now + _MEMORY_EACH_S
+        self._memory_due_s = clock_s + _MEMORY_EACH_S
         seen = resident_peak_mib(self.keeper_pid)
         if seen is not None:
             self._peak_rss_mib = max(seen, self._peak_rss_mib or 0.0)
