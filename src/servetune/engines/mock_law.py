@@ -178,7 +178,11 @@ def _figures(limits: Limits, costs: Costs, shape: Shape) -> Figures:
 
 
 class _Simulation:
-    """A closed loop of requests against the scheduler, in virtual time."""
+    """A closed loop of requests against the scheduler, in virtual time.
+
+    A client needs a moment to follow one answer with its next request, and requests come one after the other: one that
+    finds the engine idle begins a step, the others just miss it and are seen by the step after.
+    """
 
     def __init__(self, scheduler: Scheduler, shape: Shape) -> None:
         self.scheduler = scheduler
@@ -188,18 +192,22 @@ class _Simulation:
         self.arrivals: list[float] = []
         self.firsts: list[float] = [0.0] * shape.requests
         self.lasts: list[float] = [0.0] * shape.requests
+        self._due = min(shape.concurrency or shape.requests, shape.requests)
 
     def run(self) -> Figures:
-        for _ in range(min(self.shape.concurrency or self.shape.requests, self.shape.requests)):
-            self._arrive()
-        while not self.scheduler.is_idle:
-            self._advance(self.scheduler.plan())
+        while self._due or not self.scheduler.is_idle:
+            if self.scheduler.is_idle:
+                self._arrive(1)
+            step = self.scheduler.plan()
+            self._arrive(self._due)
+            self._advance(step)
         return self._summary()
 
-    def _arrive(self) -> None:
-        stream = Stream(len(self.arrivals), self.shape.input_tokens, self.shape.output_tokens)
-        self.arrivals.append(self.now_s)
-        self.scheduler.add(stream)
+    def _arrive(self, count: int) -> None:
+        for _ in range(count):
+            self.scheduler.add(Stream(len(self.arrivals), self.shape.input_tokens, self.shape.output_tokens))
+            self.arrivals.append(self.now_s)
+        self._due -= count
 
     def _advance(self, step: Step) -> None:
         self.now_s += step.duration_s
@@ -210,8 +218,7 @@ class _Simulation:
                 self.firsts[number] = self.now_s
             if stream.generated == stream.output_tokens:
                 self.lasts[number] = self.now_s
-                if len(self.arrivals) < self.shape.requests:
-                    self._arrive()
+                self._due += len(self.arrivals) + self._due < self.shape.requests
 
     def _summary(self) -> Figures:
         shape, duration_s = self.shape, self.now_s
