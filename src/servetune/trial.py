@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,12 @@ from servetune import findings, metrics, space, workloads
 from servetune.engines.base import Engine, decisive_lines
 from servetune.engines.process import Server, free_port
 from servetune.errors import EngineFailed, Interrupted, LoadFailed
-from servetune.http1 import get_json
-from servetune.loadgen import LoadJob, read_records, run_load
+from servetune.http1 import NoAnswer, get
+from servetune.loadgen.recordfile import read_records
+from servetune.loadgen.run import LoadJob, run_load
 from servetune.masking import mask_command, mask_text
 from servetune.records import (
     BodyRules,
-    ClientFacts,
     Command,
     Completed,
     Config,
@@ -41,7 +42,6 @@ from servetune.records import (
     RunRequest,
     StageChanged,
     Study,
-    Summary,
     Trial,
     TrialStarted,
     WorkloadSpec,
@@ -261,7 +261,7 @@ class _TrialRun:
             load=load,
             summary=summary,
             client=client,
-            findings=self._findings(summary, client, load, records),
+            findings=findings.of_run(summary, client, load=load, config=self.config, records=records),
             started_at=begun,
             workload_digest=workloads.digest(requests),
             records_file=f"runs/{final.name}",
@@ -269,11 +269,6 @@ class _TrialRun:
         self.runs.append(run)
         self.hooks.on_run(run, time.monotonic() - self.start)
         return None
-
-    def _findings(
-        self, summary: Summary, client: ClientFacts, load: Load, records: list[RequestRecord]
-    ) -> tuple[findings.Finding, ...]:
-        return tuple(findings.of_run(summary, client, load=load, config=self.config, records=records))
 
     def _load_failure(self, serving: _Serving, failure: LoadFailed) -> Failed:
         stage = "warmup" if failure.cause == "warmup-failed" else "load"
@@ -310,11 +305,21 @@ def load_of(config: Config, spec: WorkloadSpec) -> Load:
     return msgspec.structs.replace(spec.load, **chosen) if chosen else spec.load
 
 
+class _ModelEntry(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ModelEntry] = []
+
+
 def served_model(url: str) -> str | None:
     """The first model that the server at `url` lists, or None when it lists none."""
-    answer = get_json(f"{url}/v1/models")
-    data = answer.get("data") if isinstance(answer, dict) else None
-    if isinstance(data, list) and data and isinstance(data[0], dict):
-        name = data[0].get("id")
-        return name if isinstance(name, str) else None
-    return None
+    answer = get(f"{url}/v1/models")
+    if isinstance(answer, NoAnswer) or answer.status != HTTPStatus.OK:
+        return None
+    try:
+        listed = msgspec.json.decode(answer.body, type=_ModelList)
+    except msgspec.DecodeError:
+        return None
+    return listed.data[0].id if listed.data else None
