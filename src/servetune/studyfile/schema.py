@@ -212,8 +212,9 @@ def limit_keys() -> tuple[Key, ...]:
             type="number",
             absent="no limit",
             bounds=bounds.get(metric.name, _ABOVE_ZERO),
-            doc=f"{'Largest' if metric.better == 'lower' else 'Smallest'} accepted {metric.label}"
-            + (f" ({metric.unit})." if metric.unit else "."),
+            doc=f"{'Upper' if metric.better == 'lower' else 'Lower'} bound"
+            + (f" in {metric.unit}" if metric.unit else "")
+            + f": {metric.label}.",
         )
         for metric in METRICS.values()
     ]

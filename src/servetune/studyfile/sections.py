@@ -5,6 +5,7 @@ Knows metrics by name and workload kinds as values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ from servetune.studyfile.schema import (
     Table,
 )
 
-_PERCENTILES = ("median", "p90", "p95", "p99")
+_STATISTICS = ("mean", "median", "p90", "p95", "p99", "max")
 
 
 def _read(raw: object, path: str, table: Table, mistakes: Mistakes) -> dict[str, Any]:
@@ -66,6 +67,9 @@ def read_objective(raw: object, workloads: Sequence[str], mistakes: Mistakes) ->
     if workloads and on not in workloads:
         mistakes.add("$.objective.on", f"there is no workload {shown(on)}", suggestion(on, workloads))
     goal: Literal["maximize", "minimize"] = "minimize" if "minimize" in values else "maximize"
+    for key, better, other in (("maximize", "higher", "minimize"), ("minimize", "lower", "maximize")):
+        if key in values and METRICS[values[key]].better != better:
+            mistakes.add(f"$.objective.{key}", f"{values[key]} is better the other way round", f"write {other} = ...")
     rest = {name: values[name] for name in ("min_gain", "confidence") if name in values}
     metric = {"metric": values[goal]} if goal in values else {}
     return Objective(goal=goal, on=on, **metric, **rest)
@@ -86,10 +90,12 @@ def read_limits(raw: object, mistakes: Mistakes) -> Limits:
 
 
 def _ordered_pairs(bounds: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return the pairs of limited metrics of which the second one is always the larger one (mean: nearly always)."""
-    pairs = [(lower, "p99") for lower in ("mean", "median", "p90", "p95")]
-    pairs += [("median", "p90"), ("median", "p95"), ("p90", "p95")]
-    latencies = {name.split("_", 1)[1] for name in bounds if name.split("_", 1)[0] in (*_PERCENTILES, "mean")}
+    """Return the pairs of limited metrics of which the second one is always the larger one.
+
+    A mean is compared with the 99th percentile and the maximum only; it may lie above the 90th.
+    """
+    pairs = [("mean", "p99"), ("mean", "max"), *itertools.combinations(_STATISTICS[1:], 2)]
+    latencies = {name.split("_", 1)[1] for name in bounds if name.split("_", 1)[0] in _STATISTICS}
     named = [(f"{low}_{latency}", f"{high}_{latency}") for latency in sorted(latencies) for low, high in pairs]
     return [(low, high) for low, high in named if low in bounds and high in bounds]
 
