@@ -133,11 +133,6 @@ def _shown(value: OptionValue) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def default(option: OptionSpec) -> OptionValue | None:
-    """Return the engine's own default; None if the engine decides it at start."""
-    return option.default
-
-
 def axis_values(option: OptionSpec) -> tuple[OptionValue, ...]:
     """Return the values worth trying when the user names none: `values`, else the choices, else both of a bool."""
     if option.values:

@@ -6,6 +6,7 @@ For tests and for learning the tool; its answers are nonsense and its figures ar
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from servetune import __version__
 from servetune.engines.base import Explanation, command_line_options, explain_by_patterns
@@ -30,6 +31,7 @@ class Mock:
     name = "mock"
     ready_path = "/health"
     accepts_ignore_eos = True
+    model_form: Literal["gguf", "hub", "any-name"] = "any-name"
 
     def catalogue(self) -> Catalogue:
         """Return the options of options/mock.toml."""

@@ -1,0 +1,1 @@
+"""Contracts that every implementation of an extension point must keep."""
