@@ -1,0 +1,1 @@
+"""Charts of a report: specifications as data (specs.py) and their drawing as SVG (svg.py)."""
