@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from servetune.errors import UserError
 from servetune.records import Record
@@ -169,12 +170,24 @@ def send(
     except TimeoutError:
         return NoAnswer(reason=f"no answer within {timeout_s:g} s")
     except OSError as problem:
-        return NoAnswer(reason=str(problem))
+        return NoAnswer(reason=problem.strerror or str(problem))
 
 
 def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 5.0) -> Response | NoAnswer:
     """`send` for GET."""
     return send("GET", url, headers=headers, timeout_s=timeout_s)
+
+
+def get_json(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 5.0) -> object | None:
+    """Return the JSON value that `url` answers with; None where there is no answer, an error status or no JSON."""
+    answer = get(url, headers=headers, timeout_s=timeout_s)
+    if isinstance(answer, NoAnswer) or answer.status != 200:
+        return None
+    try:
+        value: object = msgspec.json.decode(answer.body)
+    except msgspec.DecodeError:
+        return None
+    return value
 
 
 def _receive(connection: socket.socket, deadline: float) -> Response | NoAnswer:
