@@ -90,9 +90,9 @@ ROOT = Table(
     doc="The tables of the file. One `[[engine]]` and one `[[workload]]` at least.",
     keys=(
         Key(name="study", type="table", required=True, doc="What is asked."),
-        Key(name="objective", type="table", doc="What makes one config better than another."),
-        Key(name="limits", type="table", doc="What a config must keep to be allowed to win."),
-        Key(name="budget", type="table", doc="What the study may cost."),
+        Key(name="objective", type="table", absent="all defaults", doc="What makes one config better than another."),
+        Key(name="limits", type="table", absent="all defaults", doc="What a config must keep to be allowed to win."),
+        Key(name="budget", type="table", absent="all defaults", doc="What the study may cost."),
         Key(name="engine", type="list of tables", required=True, doc="The engines to compare."),
         Key(name="workload", type="list of tables", required=True, doc="What the engines are asked."),
     ),
@@ -309,6 +309,7 @@ ENGINE = Table(
         Key(
             name="env",
             type="table",
+            is_secret=True,
             absent="none",
             doc="Environment variables of the engine. They are copied into the study's folder as they are; a secret "
             "is better set in the shell, whose environment the engine inherits.",
