@@ -161,9 +161,12 @@ def variant_file(base: Path, quantize: str, emit: Emit) -> Path:
 
 
 def _size_as(head: GgufHead, quantize: str) -> int:
-    """Return the bytes that all tensors take as `quantize`, with room for the metadata."""
-    block, block_bytes = _BLOCKS[quantize]
-    return sum(tensor.elements for tensor in head.tensors) // block * block_bytes + 16_000_000
+    """Return the bytes of the new file, about: its tensors in their new forms and room for the metadata."""
+    return sum(_placed(tensor, _form_of(tensor, quantize)).size_bytes or 0 for tensor in head.tensors) + 16_000_000
+
+
+def _placed(tensor: Tensor, form: int) -> Tensor:
+    return dataclasses.replace(tensor, type_number=form)
 
 
 def _write_variant(head: GgufHead, quantize: str, target: Path) -> None:
@@ -178,8 +181,17 @@ def _write_variant(head: GgufHead, quantize: str, target: Path) -> None:
             _pad(sink, alignment_of(head.metadata))
 
 
+_EMBEDDINGS = ("token_embd.weight", "output.weight")
+
+
 def _form_of(tensor: Tensor, quantize: str) -> int:
-    """Return the type number that a tensor gets: vectors, and matrices whose rows are no whole blocks, stay."""
+    """Return the type number that a tensor gets.
+
+    Vectors, and matrices whose rows are no whole blocks, stay as they are. Embeddings get no fewer than 8 bits, as
+    quantised files that are published keep them more precise than the rest.
+    """
+    if tensor.name in _EMBEDDINGS and quantize.startswith(("Q4", "Q5")):
+        quantize = "Q8_0"
     block, _ = _BLOCKS[quantize]
     is_matrix = len(tensor.shape) > 1
     return _TYPE_NUMBERS[quantize] if is_matrix and tensor.shape[0] % block == 0 else tensor.type_number
@@ -196,8 +208,7 @@ def _new_head(head: GgufHead, source: IO[bytes], quantize: str, forms: list[int]
         name = tensor.name.encode()
         metadata += struct.pack("<Q", len(name)) + name + struct.pack("<I", len(tensor.shape))
         metadata += struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape) + struct.pack("<IQ", form, offset)
-        placed = dataclasses.replace(tensor, type_number=form)
-        offset += aligned(placed.size_bytes or 0, alignment_of(head.metadata))
+        offset += aligned(_placed(tensor, form).size_bytes or 0, alignment_of(head.metadata))
     return bytes(metadata)
 
 
