@@ -67,6 +67,7 @@ class LlamaCpp:
     name = "llamacpp"
     ready_path = "/health"
     accepts_ignore_eos = True
+    model_form: Literal["gguf", "hub", "any-name"] = "gguf"
 
     def catalogue(self) -> Catalogue:
         """Return every option of llama.cpp's server that servetune knows."""
