@@ -142,7 +142,8 @@ class Keeper:
             try:
                 _become_engine(argv, env, cwd, keeper_pid)
             except OSError as error:
-                os.write(error_write, f"{error.strerror}: {error.filename or argv[0]}".encode())
+                what = error.filename if isinstance(error.filename, str) else argv[0]
+                os.write(error_write, f"{error.strerror}: {what}".encode())
             finally:
                 os._exit(127)
         os.close(error_write)

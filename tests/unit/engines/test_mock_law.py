@@ -108,7 +108,7 @@ def test_chunking_lets_prompts_share_steps_with_generation() -> None:
 
 
 def test_the_best_variant_depends_on_the_workload() -> None:
-    """awq reads its weights fastest but computes prompts slowest, so long prompts turn the order."""
+    """The weights of awq are read fastest, but it computes prompts slowest, so long prompts turn the order."""
     long_answers = Shape(requests=16, input_tokens=20, output_tokens=100)
     long_prompts = Shape(requests=16, input_tokens=600, output_tokens=10)
 
