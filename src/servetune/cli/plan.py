@@ -233,7 +233,8 @@ def _say_plan(made: Plan) -> None:
         say(line)
     say_heading("weights")
     rows = [
-        (entry.model, f"{entry.gib:.2f} GiB" if entry.gib is not None else "not here yet") for entry in made.weights
+        (entry.model, f"{entry.gib:.2f} GiB" if entry.gib is not None else "not a file here yet")
+        for entry in made.weights
     ]
     say_table(("model", "size"), rows)
     if made.memory_available_gib is not None:
