@@ -260,7 +260,7 @@ def _strict_duration_ns(records: Sequence[RequestRecord], facts: ClientFacts) ->
     del facts
     starts = [record.sent_ns for record in records if record.sent_ns is not None]
     ends = [times[-1] for record in records if (times := _times_with(record, EVENT_OUTPUT))]
-    return max(ends) - min(starts) if ends else 0
+    return max(ends) - min(starts) if starts and ends else 0
 
 
 def _strict_peaks(
