@@ -5,11 +5,9 @@ An engine's module is imported when the engine is asked for, so that listing the
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import cast
 
 from servetune.engines.base import Engine
@@ -44,6 +42,8 @@ class _Engines(Mapping[str, Engine]):
 
 @functools.cache
 def _places() -> dict[str, str]:
+    from importlib import metadata  # noqa: PLC0415 -- 50 ms that most of the program never needs
+
     found = {point.name: point.value for point in metadata.entry_points(group="servetune.engines")}
     return {**found, **BUILT_IN}
 
@@ -66,6 +66,8 @@ def get(name: str) -> Engine:
     """Return the engine `name`; raises UserError with the nearest names if there is none."""
     if name in ENGINES:
         return ENGINES[name]
+    import difflib  # noqa: PLC0415 -- 20 ms, for a message only
+
     near = difflib.get_close_matches(name, ENGINES, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"engines: {', '.join(sorted(ENGINES))}"
     raise UserError("engine", f'there is no engine "{name}"', hint)
