@@ -99,7 +99,7 @@ def cli_page() -> str:
         codes,
         help_section("servetune", servetune, None),
     ]
-    group = click.Context(servetune, info_name="servetune")
+    group = click.Context(servetune, info_name="servetune", **servetune.context_settings)
     for name in COMMANDS:
         command = servetune.get_command(group, name)
         assert command is not None
@@ -109,7 +109,8 @@ def cli_page() -> str:
 
 def help_section(name: str, command: click.Command, parent: click.Context | None) -> str:
     """Return one command's help text, as it is printed 100 columns wide."""
-    context = command.context_class(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    width = {"terminal_width": 100, "max_content_width": 100}
+    context = click.Context(command, info_name=name, parent=parent, **{**command.context_settings, **width})
     title = f"servetune {name}" if parent else name
     return f"## `{title}`\n\n```text\n{command.get_help(context)}\n```\n"
 
