@@ -28,7 +28,7 @@ def demo(prompts: int = 12) -> Study:
     """
     engine = EngineSpec(
         name="llamacpp",
-        options={"parallel": 4, "ctx_size": 2048},
+        options={"threads": 1, "parallel": 4, "ctx_size": 2048},
         axes=(
             Axis(option="threads", values=(1, 2)),
             Axis(option="cache_type_k", values=("f16", "q8_0")),
@@ -44,7 +44,7 @@ def demo(prompts: int = 12) -> Study:
     return Study(
         name="demo",
         model=DEMO_MODEL,
-        baseline=Config(engine="llamacpp", variant="F16", options={"ctx_size": 2048, "parallel": 4}),
+        baseline=Config(engine="llamacpp", variant="F16", options={"ctx_size": 2048, "parallel": 4, "threads": 1}),
         engines=(engine,),
         workloads=(
             WorkloadSpec(

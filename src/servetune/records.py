@@ -94,7 +94,7 @@ class EngineSpec(Record, frozen=True, kw_only=True):
     url: str | None = None
     """A server that already runs (engine `endpoint`)."""
     options: dict[str, OptionValue] = {}
-    """Options that are fixed in every config of this engine."""
+    """Options that every config of this engine starts from; one that is also an axis is varied from there."""
     axes: tuple[Axis, ...] = ()
     variants: tuple[Variant, ...] = ()
     env: dict[str, str] = {}

@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
-
-import msgspec
+from typing import Literal
 
 from servetune.engines.base import Explanation, command_line_options, explain_by_patterns
 from servetune.engines.catalogue import load_catalogue
@@ -100,8 +99,7 @@ class LlamaCpp:
 
     def command(self, config: Config, *, spec: EngineSpec, installed: Installed, model: str, port: int) -> Command:
         """Return the command line; slots, context and connection threads are always given, so that both ways agree."""
-        whole = msgspec.structs.replace(config, options={**spec.options, **config.options})
-        options = command_line_options(whole, self.catalogue(), fixed=_always(whole))
+        options = command_line_options(config, self.catalogue(), fixed=_always(config))
         argv = (*installed.argv, "--model", model, "--host", "127.0.0.1", "--port", str(port), "--metrics", *options)
         return Command(argv=argv, env=dict(spec.env))
 

@@ -49,7 +49,7 @@ class Mock:
     def command(self, config: Config, *, spec: EngineSpec, installed: Installed, model: str, port: int) -> Command:
         """Return the command line; `model` is only the name that the server gives to itself."""
         argv = (*installed.argv, "--port", str(port), "--model", model, "--variant", config.variant)
-        options = command_line_options(config, self.catalogue(), fixed=spec.options)
+        options = command_line_options(config, self.catalogue())
         return Command(argv=(*argv, *options), env=spec.env)
 
     def is_ready(self, status: int, body: bytes) -> bool:  # noqa: ARG002 -- the protocol's

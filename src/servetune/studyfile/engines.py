@@ -97,10 +97,11 @@ def _settings(
         for name in raw_axes
         if (axis := _axis(name, raw_axes[name], f"{path}.axes", catalogue, mistakes)) is not None
     ]
-    for name in raw_axes:
-        if name in raw_options:
-            fix = f"remove it from {path}.options or from {path}.axes"
-            mistakes.add(step_into(f"{path}.axes", name), "is fixed in options and varied here", fix)
+    for axis in axes:
+        if axis.option in fixed and fixed[axis.option] not in axis.values:
+            fix = f"add it to the axis, or remove it from {path}.options"
+            problem = f"does not hold {fixed[axis.option]!r}, the value that {path}.options starts from"
+            mistakes.add(step_into(f"{path}.axes", axis.option), problem, fix)
     _check_conditions(fixed, axes, path, catalogue, mistakes)
     return fixed, tuple(axes)
 
