@@ -18,9 +18,9 @@ from typing import TypeVar
 
 from servetune.records import Interval, Noise, Record, VerdictKind
 
-SPENDING_POWER = 2.0
+SPENDING_POWER = 4.0
 """Exponent of the alpha-spending function (Kim and DeMets 1987)."""
-FUTILITY = 0.10
+FUTILITY = 0.05
 """A challenger is dropped when, had it a gain that can be shown, it would look this bad less often than this."""
 UNEQUAL_NOISE = 0.05
 """Level of the F test by which a pair that is noisier than the others is judged by its own spread."""

@@ -17,6 +17,8 @@ from servetune.search.purse import Purse
 from servetune.search.race import BUDGET, Contest, Race
 
 ENGINE_STEP = "engine"
+FIRST_STEP_WEIGHT = 2.0
+"""Error probability of a challenger of the first step against one of a later step: little is known of the noise yet."""
 
 
 def steps(study: Study, catalogues: Mapping[str, Catalogue], history: Sequence[Trial]) -> tuple[StepResult, ...]:
@@ -166,5 +168,5 @@ class _Replay:
         """
         alpha = 1 - self.study.objective.confidence
         later = max(self._planned(config, len(first)) for config in first)
-        each = alpha / max(1, len(first) - 1 + later)
-        return _Shares(first=each, later=each * later)
+        each = alpha / max(1, FIRST_STEP_WEIGHT * (len(first) - 1) + later)
+        return _Shares(first=FIRST_STEP_WEIGHT * each, later=each * later)
