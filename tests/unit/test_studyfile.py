@@ -144,6 +144,14 @@ def test_the_documented_example_loads() -> None:
     assert studyfile.parse(studyfile.dump(study), **_real()) == study  # type: ignore[arg-type]
 
 
+def test_the_example_of_the_readme_loads(tmp_path: Path) -> None:
+    """What a newcomer copies is right against the real catalogues, once the model is there."""
+    text = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/my-model.gguf").touch()
+    assert len(studyfile.parse(text, folder=tmp_path, **_real()).engines[0].axes) == 2  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "study",
     [presets.demo(), presets.for_endpoint("http://127.0.0.1:1", minutes=1.25, concurrencies=(1, 2))],

@@ -80,8 +80,7 @@ def _clear(*, is_sure: bool) -> None:
 
 
 def _say(diagnosis: Diagnosis) -> None:
-    say_heading("host")
-    say_table(("", ""), _host_rows(diagnosis))
+    say_table(("host", ""), _host_rows(diagnosis))
     say_heading("engines")
     say_states(diagnosis.engines)
     say_heading("what would spoil a measurement")

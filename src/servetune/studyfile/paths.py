@@ -11,6 +11,7 @@ from pathlib import Path
 
 from servetune.studyfile.reading import Context, shown
 
+_LONGEST_PATH = 4096
 _HUB_NAME = re.compile(r"[\w.@:+-]+(/[\w.@:+-]+)*")
 
 
@@ -35,7 +36,9 @@ def weights(text: str, place: str, context: Context) -> str:
         return path
     if looks_like_path(text):
         context.mistakes.add(
-            place, f"there is no file or folder {shown(path)}", "relative paths start at the study file"
+            place,
+            f"there is no file or folder {shown(path, longest=_LONGEST_PATH)}",
+            "relative paths start at the study file",
         )
     elif not _HUB_NAME.fullmatch(text):
         context.mistakes.add(place, f"{shown(text)} is neither a path nor the name of a model on the hub")
@@ -46,7 +49,9 @@ def data_file(text: str, place: str, context: Context) -> str:
     """Return the absolute path of a data file; one that is not there is a mistake."""
     path = absolute(text, context.folder)
     if not Path(path).is_file():
-        context.mistakes.add(place, f"there is no file {shown(path)}", "relative paths start at the study file")
+        context.mistakes.add(
+            place, f"there is no file {shown(path, longest=_LONGEST_PATH)}", "relative paths start at the study file"
+        )
     return path
 
 

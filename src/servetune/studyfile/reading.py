@@ -55,12 +55,12 @@ def step_into(path: str, name: str) -> str:
     return f"{path}.{name}" if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f"{path}.{shown(name)}"
 
 
-def shown(value: object) -> str:
-    """Return `value` as it would be written in the file, cut if it is long."""
+def shown(value: object, *, longest: int = 60) -> str:
+    """Return `value` as it would be written in the file; a text of more than `longest` characters is cut."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        text = value if len(value) <= 60 else f"{value[:57]}..."
+        text = value if len(value) <= longest else f"{value[: longest - 3]}..."
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value[:_MOST_SHOWN]))}{', ...' if len(value) > _MOST_SHOWN else ''}]"
