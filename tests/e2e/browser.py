@@ -9,10 +9,10 @@ import base64
 import json
 import os
 import select
-import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +31,15 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--remote-debugging-pipe",
+)
+
+# Chromium reads descriptor 3 and writes descriptor 4. Both pipes are moved out of the way first.
+_AT_3_AND_4 = (
+    "import fcntl, os, sys\n"
+    "ends = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]\n"
+    "os.dup2(ends[0], 3)\n"
+    "os.dup2(ends[1], 4)\n"
+    "os.execv(sys.argv[3], sys.argv[3:])\n"
 )
 
 
@@ -122,11 +131,9 @@ def browser(program: str, profile: Path) -> Iterator[Browser]:
     """Run a browser with a profile of its own; it is ended with all its processes."""
     browser_in, to_browser = os.pipe()
     from_browser, browser_out = os.pipe()
-    # Chromium reads descriptor 3 and writes descriptor 4; the shell puts our pipes there.
     arguments = [program, *_FLAGS, f"--user-data-dir={profile}"]
-    line = f"exec {shlex.join(arguments)} 3<&{browser_in} 4>&{browser_out}"
     process = subprocess.Popen(
-        ["/bin/sh", "-c", line],
+        [sys.executable, "-S", "-E", "-c", _AT_3_AND_4, str(browser_in), str(browser_out), *arguments],
         pass_fds=(browser_in, browser_out),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -459,3 +459,14 @@ def everything() -> dict[str, Results]:
         "empty": empty(),
         "hostile": hostile(),
     }
+
+
+def failed(cause: str, evidence: str) -> Failed:
+    """An outcome of a launch that served nothing."""
+    return Failed(stage="ready", cause=cause, evidence=evidence)
+
+
+def no_failures() -> Results:
+    """The sample without its failed launches."""
+    fine = tuple(trial for trial in RESULTS.trials if isinstance(trial.outcome, Completed))
+    return msgspec.structs.replace(RESULTS, trials=fine)

@@ -28,6 +28,8 @@ _PALETTE = ("#c27c2c", "#5b7fc7", "#a8609c", "#4f9fb0", "#9a8a3a")
 """For the configs beside baseline and recommended that have a name of their own; the rest share one."""
 _SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left")
 _LEGEND: Spec = {"title": None, "orient": "bottom", "columns": 2, "labelLimit": 360, "offset": 14, "columnPadding": 36}
+LABEL_LINES = "split(datum.label, '\\n')"
+"""The only expression in any chart, and constant: it breaks a label at the line ends that _lines put in."""
 _WIDTH = 600
 _STEP_WIDTH = 130
 
@@ -105,8 +107,7 @@ def step_path(results: Results, candidates: Sequence[evidence.Candidate], say: P
     title = say.metric_title(results.study.objective.metric)
     roles = [say("chart.incumbent"), say("chart.adopted"), say("chart.tried")]
     place = {"field": "place", "type": "quantitative", "scale": {"domain": [-0.25, 1.25]}}
-    # The expression is ours and constant: it breaks a label at the line ends that _lines put in.
-    axis = {"labelAngle": 0, "labelExpr": "split(datum.label, '\\n')", "labelLimit": _STEP_WIDTH}
+    axis = {"labelAngle": 0, "labelExpr": LABEL_LINES, "labelLimit": _STEP_WIDTH}
     encoding: Spec = {"x": {**_nominal("step", list(titles.values())), "axis": axis}, "xOffset": place}
     height = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False, "nice": True}}
     layers = [

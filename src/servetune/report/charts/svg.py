@@ -65,8 +65,6 @@ def _reduce(element: ET.Element) -> None:
             element.remove(child)
 
 
-def _local(tag: object) -> str:
-    """The tag's name in the SVG namespace; "" for comments and other namespaces."""
-    if not isinstance(tag, str):
-        return ""
+def _local(tag: str) -> str:
+    """The tag's name in the SVG namespace; "" for other namespaces."""
     return tag.removeprefix(f"{{{_NAMESPACE}}}") if tag.startswith(f"{{{_NAMESPACE}}}") else ""

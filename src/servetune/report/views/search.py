@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servetune.records import Config, Finding, Record, Results, StepResult, Verdict
+from servetune import space
+from servetune.records import Config, Finding, OptionValue, Record, Results, StepResult, Verdict
 from servetune.report import evidence, formatting
 from servetune.report.document import Bullets, Cell, Column, Paragraph, Part, Section, Table, Tone
 from servetune.report.phrases import Phrases
@@ -241,7 +242,11 @@ def missing_values(results: Results) -> Iterator[tuple[str, tuple[str, tuple[str
             yield engine.name, ("", variants)
         for axis in engine.axes:
             used = [config.options.get(axis.option, engine.options.get(axis.option)) for config in own]
-            missing = [value for value in axis.values if value not in used]
+            missing = [value for value in axis.values if not any(space.same_value(value, one) for one in used)]
             default_used = len(missing) == 1 and None in used
             if missing and not default_used:
-                yield engine.name, (axis.option, tuple(str(value) for value in missing))
+                yield engine.name, (axis.option, tuple(_shown(value) for value in missing))
+
+
+def _shown(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -62,8 +62,7 @@ def _by_flag(words: list[str]) -> Iterator[list[str]]:
             yield group
             group = []
         group.append(word)
-    if group:
-        yield group
+    yield group
 
 
 def _quoted(argument: str) -> str:
