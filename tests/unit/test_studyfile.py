@@ -256,9 +256,13 @@ WRONG = {
         with_engine("[engine.axes]", 'flash = [true, "x"]'),
         '$.engine[0].axes.flash[1]: "x" is not accepted',
     ),
-    "fixed and varied": (
-        with_engine("[engine.options]", "flash = true", "[engine.axes]", "flash = [true, false]"),
-        "$.engine[0].axes.flash: is fixed in options and varied here",
+    "axis without its start": (
+        with_engine("[engine.options]", "threads = 4", "[engine.axes]", "threads = [1, 2]"),
+        "$.engine[0].axes.threads: does not hold 4, the value that $.engine[0].options starts from (add it to the axis",
+    ),
+    "axis without its start, a choice": (
+        with_engine("[engine.options]", "block = 1", "[engine.axes]", "block = [8, 16]"),
+        "$.engine[0].axes.block: does not hold 1",
     ),
     "load axis": (with_engine("[engine.axes]", "rate = [1, 2]"), "$.engine[0].axes.rate: is set by the load"),
     "condition of a fixed option": (
@@ -401,6 +405,12 @@ def test_conditions_that_some_config_meets_are_no_mistake() -> None:
         "[engine.options]", "pinned = true", "[engine.axes]", 'kv_type = ["f16", "q8_0"]', "flash = [false, true]"
     )
     assert mistakes(met) == []
+
+
+def test_an_axis_may_start_from_a_set_option() -> None:
+    """An option may be set and varied: the engine's first config has the set value."""
+    study = read(with_engine("[engine.options]", "threads = 4", "[engine.axes]", "threads = [2, 4]"))
+    assert study.baseline.options == {"threads": 4}
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -1,4 +1,4 @@
-"""The [[engine]] tables: options that are fixed, axes to vary, variants of the weights.
+"""The [[engine]] tables: options that are set, axes to vary, variants of the weights.
 
 Knows option catalogues as values and no engine.
 """
@@ -86,7 +86,7 @@ def _engine(table: Mapping[str, Any], path: str, context: Context) -> EngineSpec
 def _settings(
     values: Mapping[str, Any], path: str, catalogue: Catalogue | None, mistakes: Mistakes
 ) -> tuple[dict[str, OptionValue], tuple[Axis, ...]]:
-    """Return fixed options and axes; nothing is checked for an engine without a catalogue."""
+    """Return set options and axes; nothing is checked for an engine without a catalogue."""
     if catalogue is None:
         return {}, ()
     what = f"an option of {catalogue.engine}"
@@ -98,9 +98,10 @@ def _settings(
         if (axis := _axis(name, raw_axes[name], f"{path}.axes", catalogue, mistakes)) is not None
     ]
     for axis in axes:
-        if axis.option in fixed and fixed[axis.option] not in axis.values:
+        start = fixed.get(axis.option)
+        if start is not None and not any(same_value(start, value) for value in axis.values):
             fix = f"add it to the axis, or remove it from {path}.options"
-            problem = f"does not hold {fixed[axis.option]!r}, the value that {path}.options starts from"
+            problem = f"does not hold {shown(start)}, the value that {path}.options starts from"
             mistakes.add(step_into(f"{path}.axes", axis.option), problem, fix)
     _check_conditions(fixed, axes, path, catalogue, mistakes)
     return fixed, tuple(axes)

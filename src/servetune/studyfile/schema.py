@@ -114,7 +114,7 @@ STUDY = Table(
             type="text or table",
             absent="the first engine",
             doc='What gains are measured against: the name of an engine, or a table like `{ engine = "llamacpp", '
-            'variant = "F16", options = { threads = 2 } }`. Its options are added to the engine\'s fixed ones.',
+            'variant = "F16", options = { threads = 2 } }`. Its options are added to the engine\'s own.',
         ),
         Key(
             name="definitions",
@@ -154,7 +154,7 @@ BASELINE = Table(
     keys=(
         Key(name="engine", type="text", required=True, doc="Name of an engine of this study."),
         Key(name="variant", type="text", absent="the engine's first", doc="Name of one of its variants."),
-        Key(name="options", type="table", absent="none", doc="Options of the baseline beside the engine's fixed ones."),
+        Key(name="options", type="table", absent="none", doc="Options of the baseline beside the engine's own."),
     ),
 )
 
@@ -298,7 +298,13 @@ ENGINE = Table(
             bounds=Bounds(low=0, low_open=True, high=24 * 3600),
             doc="Time that a launch may take until it is ready, in seconds.",
         ),
-        Key(name="options", type="table", absent="none", doc="Options that are fixed in every config of this engine."),
+        Key(
+            name="options",
+            type="table",
+            absent="none",
+            doc="Options of every config of this engine. One that is an axis too is where that axis starts; its value "
+            "must be one of the axis.",
+        ),
         Key(
             name="axes",
             type="table",
