@@ -12,8 +12,9 @@ from servetune.report import document, formatting
 from servetune.report.phrases import Phrases
 from servetune.report.views import ReportView
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#!$&])")
-_LINE_START = re.compile(r"^(\s*)([-+=>]|\d+[.)])", re.MULTILINE)
+_SPECIAL = re.compile(r"([\\`*<>|~#$&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\[(?![+−\d])|\](?=[(\[:]))")
+"""What has a meaning where it stands: not every bracket and underscore, so that the source stays readable."""
+_LINE_START = re.compile(r"^(\s*)([-+](?=\s|$)|[-=](?=[-=\s]*$)|\d+[.)](?=\s|$))")
 _AUTOLINK = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)|(\S)(@)(?=\S)")
 _BACKTICKS = re.compile("`+")
 

@@ -49,6 +49,10 @@ def shown(source: str) -> str:
         "> no quote",
         "+ none",
         "=== none",
+        "---",
+        "+98 % [+91 %, +105 %] of Q4_0 in cache_type_k",
+        "[1](javascript:alert(1)) [2]: http://a [3][4]",
+        "_a_b_ __c__",
         "*a* _b_ ~~c~~ \\ & &amp; $x$",
         "http://a.b www.a.b me@a.b",
     ],
@@ -98,7 +102,7 @@ def test_charts_are_named_by_their_files() -> None:
     """A drawn chart is an image beside the page; without a drawing the page says how to get one."""
     with_charts = page("complete", {"steps": "<svg/>"})
     assert [token.attrs["src"] for token in tokens(with_charts) if token.type == "image"] == ["charts/steps.svg"]
-    assert "pip install 'servetune\\[charts\\]'" in page("complete")
+    assert "pip install 'servetune\\[charts]'" in page("complete")
 
 
 def test_the_verdict_comes_first() -> None:
