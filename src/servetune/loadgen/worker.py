@@ -248,6 +248,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job_path, record_path = sys.argv[1:]
     job = msgspec.msgpack.decode(Path(job_path).read_bytes(), type=WorkerJob)
+    # It holds prompts and perhaps a key, and the parent may be killed before it can remove it.
+    Path(job_path).unlink()
     os.set_blocking(_STDOUT, False)
     loop = uvloop.new_event_loop()
     last = loop.run_until_complete(Worker(loop, job, Path(record_path)).run())
