@@ -13,7 +13,7 @@ from servetune import presets
 from servetune.cli import plan as plan_command
 from servetune.cli.main import servetune
 from servetune.cli.plan import ASSUMED_RUN_S, ASSUMED_START_S, estimate, make_plan
-from servetune.records import Budget, Command, Study
+from servetune.records import Budget, ClientFacts, Command, Study, Trial
 from servetune.search.plan import Span, Totals
 
 TEXT = """\
@@ -146,6 +146,51 @@ def test_time_is_assumed_before_anything_is_measured() -> None:
         4 * ASSUMED_START_S + 8 * ASSUMED_RUN_S,
     )
     assert estimate(_study(100), TOTALS, ()).most_s == 100
+
+
+def _trial(number: int, wall_s: float, *durations: float) -> Trial:
+    """A launch of `wall_s` seconds with one run of each duration; without any, one that failed."""
+    template = {"definitions": "strict", "completed": 1, "failed": 0, "latency": {}, "token_source": "usage"}
+    rates = dict.fromkeys(("request_throughput", "output_throughput", "total_token_throughput"), 1.0)
+    counts = {"total_input_tokens": 1, "total_output_tokens": 1, "peak_output_throughput": None, "peak_concurrency": 1}
+    client = {name: 0 for name in ClientFacts.__struct_fields__ if name not in ("stamps", "api")}
+    runs = [
+        {
+            "workload": "chat",
+            "repeat": place,
+            "seed": 1,
+            "load": {},
+            "client": {**client, "stamps": "user"},
+            "summary": {**template, **rates, **counts, "duration_s": duration},
+        }
+        for place, duration in enumerate(durations)
+    ]
+    wanted = {"config": {"engine": "mock"}, "runs": [], "step": "engine", "block": 1, "role": "incumbent"}
+    rest = {"outcome": {"type": "completed"}, "command": {"argv": []}, "wall_s": wall_s}
+    return msgspec.convert({"number": number, "measurement": wanted, "runs": runs, **rest}, Trial)
+
+
+def test_time_rests_on_earlier_launches_once_there_are_any() -> None:
+    """Means of launches that made runs replace the assumptions; those that failed do not count."""
+    found = estimate(_study(3000), TOTALS, (_trial(1, 10, 2, 4), _trial(2, 12, 3), _trial(3, 900)))
+    assert (found.start_s, found.run_s, found.is_assumed) == ((22 - 9) / 2, 3.0, False)
+    assert found.basis == "means of 2 earlier launches"
+    assert found.most_s == 4 * 6.5 + 8 * 3.0
+
+
+def test_what_is_refused_or_left_out_is_said(study_file: Path) -> None:
+    """A config that can never start and one without room are named with the reason."""
+    study_file.write_text(
+        TEXT.replace("max_repeats = 3", "max_repeats = 3\nmax_configs = 2").replace("[8, 64]", "[8, 16, 64]")
+    )
+    assert "batching: max_num_seqs: 2 left out by budget.max_configs" in run(study_file).stderr
+    study_file.write_text(
+        TEXT.replace('"mock"', '"llamacpp"')
+        .replace("speed = 10.0", 'flash_attn = "off"')
+        .replace("max_num_seqs = [8, 64]", 'flash_attn = ["off", "on"]\ncache_type_v = ["f16", "q8_0"]')
+    )
+    text = run(study_file).stderr
+    assert "never started: llamacpp cache_type_v=q8_0 flash_attn=off: cache_type_v=q8_0 needs flash_attn=" in text
 
 
 def test_an_endpoint_is_planned_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
