@@ -57,35 +57,62 @@ def plain(status: str, body: bytes, *headers: str) -> bytes:
 JSON = "Content-Type: application/json"
 HELD = HEAD + token() + token()
 TWO = token("a") + token("b")
+ROLE = event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "message"),
-    [
-        (plain("500 Internal Server Error", b'{"error":"boom"}', JSON), "http-status", 'HTTP 500: {"error":"boom"}'),
-        (plain("429 Too Many Requests", b"slow down", "Retry-After: 7"), "http-status", "HTTP 429 (Retry-After: 7)"),
-        (plain("404 Not Found", b"z" * 5000), "http-status", "z" * 1024),
-        (plain("302 Found", b"", "Location: /x"), "http-status", "HTTP 302"),
-        (HEAD + token() + event({"error": {"message": "engine died"}}) + LAST, "stream-error", "engine died"),
-        (HEAD + token() + event("{broken") + DONE + LAST, "protocol", "{broken"),
-        (HEAD + chunk(b'data: {"choices":[{"text":"\xff"}]}\n\n') + DONE + LAST, "protocol", "Invalid UTF-8"),
-        (HEAD + DONE + LAST, "no-output", "without any output"),
-        (HEAD + event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}) + usage(0) + DONE + LAST,
-         "no-output", "without any output"),
-        (HEAD + LAST, "no-output", "without any output"),
-        (plain("200 OK", b'{"choices": []}', JSON), "protocol", "not an event stream"),
-        (plain("200 OK", b"\x1f\x8b", "Content-Encoding: gzip"), "protocol", "compressed (gzip)"),
-        (HEAD + TWO + LAST, "truncated", "without a finish_reason"),
-        (HELD, "truncated", "in the middle of the answer"),
-        (HEAD + b"zz\r\n", "protocol", "not HTTP/1.1"),
-        (b"SSH-2.0-OpenSSH_9\r\n", "protocol", "not HTTP/1.1"),
-        (b"HTTP/1.1 200 OK\r\nConte", "truncated", "in the middle"),
-        (b"", "reset", "before it answered"),
-    ],
-)  # fmt: skip
-def test_bad_answers(tmp_path: Path, answer: bytes, kind: RequestErrorKind, message: str) -> None:
+BAD: list[tuple[bytes, RequestErrorKind, str]] = [
+    (plain("500 Internal Server Error", b'{"error":"boom"}', JSON), "http-status", 'HTTP 500: {"error":"boom"}'),
+    (plain("429 Too Many Requests", b"slow down", "Retry-After: 7"), "http-status", "HTTP 429 (Retry-After: 7)"),
+    (plain("404 Not Found", b"z" * 5000), "http-status", "z" * 1024),
+    (plain("302 Found", b"", "Location: /x"), "http-status", "HTTP 302"),
+    (HEAD + token() + event({"error": {"message": "engine died"}}) + LAST, "stream-error", "engine died"),
+    (HEAD + token() + event("{broken") + DONE + LAST, "protocol", "{broken"),
+    (HEAD + chunk(b'data: {"choices":[{"text":"\xff"}]}\n\n') + DONE + LAST, "protocol", "Invalid UTF-8"),
+    (HEAD + DONE + LAST, "no-output", "without any output"),
+    (HEAD + ROLE + usage(0) + DONE + LAST, "no-output", "without any output"),
+    (HEAD + LAST, "no-output", "without any output"),
+    (plain("200 OK", b'{"choices": []}', JSON), "protocol", "not an event stream"),
+    (plain("200 OK", b"\x1f\x8b", "Content-Encoding: gzip"), "protocol", "compressed (gzip)"),
+    (HEAD + TWO + LAST, "truncated", "without a finish_reason"),
+    (HELD, "truncated", "in the middle of the answer"),
+    (HEAD + b"zz\r\n", "protocol", "not HTTP/1.1"),
+    (b"SSH-2.0-OpenSSH_9\r\n", "protocol", "not HTTP/1.1"),
+    (b"HTTP/1.1 200 OK\r\nConte", "truncated", "in the middle"),
+    (b"", "reset", "before it answered"),
+]
+UNUSUAL = {
+    "usual": GOOD,
+    "until close": (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b","finish_reason":"stop"}]}\n\n'
+    ),
+    "finish without DONE": HEAD + TWO + event({"choices": [{"delta": {}, "finish_reason": "length"}]}) + LAST,
+    "no last chunk after DONE": HEAD + TWO + DONE,
+    "interim answer": b"HTTP/1.1 100 Continue\r\n\r\n" + GOOD,
+    "junk behind": GOOD + b"junk",
+    "comments": HEAD + chunk(b": ping\r\n\r\n") + TWO + DONE + LAST,
+    "no usage": HEAD + TWO + DONE + LAST,
+}
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[bytes, RequestRecord]:
+    """Every answer above with the record of the request that got it, from one load."""
+    answers = [answer for answer, _, _ in BAD] + list(UNUSUAL.values())
+
+    def script(peer: Peer, body: bytes) -> None:
+        number = int(json.loads(body)["messages"][0]["content"].split()[1])
+        says(answers[number])(peer, body)
+
+    with serving(script) as server:
+        records, _, _ = load(server.url, tmp_path_factory.mktemp("faults") / "out", len(answers))
+    return dict(zip(answers, records, strict=True))
+
+
+@pytest.mark.parametrize(("answer", "kind", "message"), BAD)
+def test_bad_answers(answered: dict[bytes, RequestRecord], answer: bytes, kind: RequestErrorKind, message: str) -> None:
     """Kind and reason of each."""
-    record = one(says(answer), tmp_path, warmup_requests=0)
+    record = answered[answer]
     assert record.error is not None
     assert (record.error.kind, message in record.error.message) == (kind, True), record.error
     assert record.sent_ns is not None
@@ -93,34 +120,18 @@ def test_bad_answers(tmp_path: Path, answer: bytes, kind: RequestErrorKind, mess
     assert record.closed_ns >= record.sent_ns
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        GOOD,
-        (
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-            b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b","finish_reason":"stop"}]}\n\n'
-        ),
-        HEAD + TWO + event({"choices": [{"delta": {}, "finish_reason": "length"}]}) + LAST,
-        HEAD + TWO + DONE,
-        b"HTTP/1.1 100 Continue\r\n\r\n" + GOOD,
-        GOOD + b"junk",
-        HEAD + chunk(b": ping\r\n\r\n") + TWO + DONE + LAST,
-    ],
-    ids=["usual", "until close", "finish without DONE", "no last chunk after DONE", "100", "junk behind", "comments"],
-)
-def test_answers_that_are_whole(tmp_path: Path, answer: bytes) -> None:
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_answers_that_are_whole(answered: dict[bytes, RequestRecord], name: str) -> None:
     """Unusual, but nothing is missing."""
-    record = one(says(answer), tmp_path)
+    record = answered[UNUSUAL[name]]
     assert record.error is None
     assert sum(bool(flags & EVENT_CONTENT) for flags in record.event_flags) == 2
 
 
-def test_missing_usage_is_no_failure(tmp_path: Path) -> None:
+def test_missing_usage_is_no_failure(answered: dict[bytes, RequestRecord]) -> None:
     """The counts are then unknown, not 0."""
-    record = one(says(HEAD + TWO + DONE + LAST), tmp_path)
-    assert (record.error, record.usage_output_tokens, record.usage_prompt_tokens) == (None, None, None)
-    counted = one(says(GOOD), tmp_path)
+    silent, counted = answered[UNUSUAL["no usage"]], answered[GOOD]
+    assert (silent.error, silent.usage_output_tokens, silent.usage_prompt_tokens) == (None, None, None)
     assert (counted.usage_output_tokens, counted.usage_prompt_tokens) == (2, 7)
 
 
