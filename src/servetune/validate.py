@@ -68,7 +68,7 @@ class _Validation:
         self.ledger = Ledger(study, history)
         self.trials = len(history)
         self.baseline = study.baseline
-        self.has_baseline = not _failed(progress, study.baseline)
+        self.has_baseline = bool(self.ledger.runs_of(study.baseline)) or not _failed(progress, study.baseline)
         self.rounds: list[_Round] = []
         self.barred: list[Verdict] = []
         self.wanted: Measurement | None = None
@@ -220,7 +220,7 @@ class _Validation:
         broken = disqualified(self.study, self.ledger.runs_of(found.candidate))
         if broken is not None:
             return broken
-        if disqualified(self.study, self.ledger.runs_of(self.baseline)) is not None:
+        if self._baseline_is_out():
             return None
         changes = self._changes(found)
         for change in changes:
@@ -232,6 +232,10 @@ class _Validation:
         if changes and changes[0].workload == self.ledger.workload and changes[0].gain.high < 0:
             return "fresh launches show that it is worse than the baseline"
         return None
+
+    def _baseline_is_out(self) -> bool:
+        """Whether the baseline could not win itself, so that a loss against it is no reason."""
+        return disqualified(self.study, self.ledger.runs_of(self.baseline)) is not None
 
     def _bar(self, found: _Round, reason: str) -> None:
         compared = self._compare(found, self.ledger.workload)
@@ -260,7 +264,7 @@ class _Validation:
             gain=gain,
             changes=changes,
             barred=(*self.barred, *_barred_by_search(self.progress)),
-            limits_met=bool(own) and broken_limit(self.study, own) is None,
+            limits_met=broken_limit(self.study, own) is None,
             noise=noise(self.ledger.launches(), self._variance()),
             findings=self._findings(current, gain),
             stop_reason=self.stop_reason,
@@ -281,7 +285,7 @@ class _Validation:
         found: list[Finding | None] = []
         if self.recommended != self.baseline:
             found.append(findings.quality_not_checked(self.baseline, self.recommended))
-        if gain is not None:
+        if gain is not None and not self._baseline_is_out():
             found.append(findings.unconfirmed_gain(gain.low, gain.high))
         if current is not None and self.has_baseline:
             for workload in dict.fromkeys(run.workload for run in validation_runs(self.study, 1)):
@@ -312,11 +316,8 @@ def _candidates(path: Sequence[Config], baseline: Config) -> list[Config]:
 
 def _failed(progress: Progress, baseline: Config) -> bool:
     """Whether the search found that the baseline does not run."""
-    return any(
-        verdict.config == baseline and verdict.kind == "invalid" and not verdict.repeats and step.incumbent == baseline
-        for step in progress.steps
-        for verdict in step.verdicts
-    )
+    verdicts = [verdict for step in progress.steps for verdict in step.verdicts]
+    return any(verdict.config == baseline and verdict.kind == "invalid" for verdict in verdicts)
 
 
 def _given_up(changes: Sequence[WorkloadChange]) -> str:

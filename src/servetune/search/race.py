@@ -169,6 +169,7 @@ class Race:
     def _exclude(self, config: Config, reason: str, found: Comparison | None) -> None:
         """Note that a config may not win, with what it would have gained."""
         self.compared.pop(space.key(config), None)
+        self.won.pop(space.key(config), None)
         self.verdicts[space.key(config)] = self._verdict(config, "invalid", reason, found)
 
     def _replace(self, values: dict[space.Key, float]) -> bool:
@@ -256,7 +257,7 @@ class Race:
             name=self.contest.name,
             title=self.contest.title,
             incumbent=self.contest.incumbent,
-            verdicts=self._verdicts(leader, why),
+            verdicts=self._verdicts(leader, why, "too few repeats" if wanted is None else "being measured"),
             leader=leader,
             finished=wanted is None,
             stop_reason="; ".join(reasons),
@@ -279,11 +280,11 @@ class Race:
         reason = "" if self.broken is None else f"keeps the limits that the incumbent breaks ({self.broken})"
         return leader, reason
 
-    def _verdicts(self, leader: Config, why: str) -> tuple[Verdict, ...]:
+    def _verdicts(self, leader: Config, why: str, undecided: str) -> tuple[Verdict, ...]:
         entered = [config for config in self.contest.challengers if space.key(config) in self.verdicts]
         silent = [config for config in self.contest.challengers if space.key(config) not in self.verdicts]
         found = [self._with_adoption(self.verdicts[space.key(config)], leader, why) for config in entered]
-        found += [self._verdict(config, "no difference shown", "too few repeats", None) for config in silent]
+        found += [self._verdict(config, "no difference shown", undecided, None) for config in silent]
         if space.key(self.contest.incumbent) in self.verdicts:
             found.insert(0, self.verdicts[space.key(self.contest.incumbent)])
         return (*found, *self.contest.refused)
