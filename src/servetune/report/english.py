@@ -25,6 +25,7 @@ TEXT: dict[str, str] = {
     "no": "no",
     "launches.one": "{n} launch",
     "launches.many": "{n} launches",
+    "failed.none": "none of them failed",
     "failed.one": "{n} of them failed",
     "failed.many": "{n} of them failed",
     "steps.one": "{n} finished step",
@@ -101,6 +102,7 @@ TEXT: dict[str, str] = {
     "compare.same": "The recommended configuration is the baseline ({label}), so there is no after. Its figures:",
     "compare.barred": "What was given up: {label}",
     "compare.none": "There is no measurement of the baseline or of the recommended configuration.",
+    "compare.not-measured": "Not measured: {workloads}.",
     "compare.fresh": "From launches made for this comparison, interleaved and with the same prompts; in brackets the "
     "interval of the change.",
     "compare.search": "These figures come from the search itself: they are not paired, they favour the one that was "

@@ -76,6 +76,18 @@ def test_at_most_five_other_configs_are_named() -> None:
     assert sum(name.startswith(("baseline: ", "recommended: ")) for name in names) == 2
 
 
+def test_a_legend_leaves_out_what_all_configs_share() -> None:
+    """Options that are the same everywhere tell nothing apart; a lone config keeps its own."""
+    trials = tuple(
+        sample.trial(number, config, step="engine", block=0)
+        for number, config in enumerate((sample.BASELINE, sample.Q4_0, sample.Q8_0), 1)
+    )
+    names = {value["series"] for value in values(msgspec.structs.replace(sample.RESULTS, trials=trials), "trials")}
+    assert names == {"baseline: llamacpp F16", "llamacpp Q4_0", "llamacpp Q8_0"}
+    alone = values(msgspec.structs.replace(sample.RESULTS, trials=trials[:1]), "trials")
+    assert [value["series"] for value in alone] == ["baseline: llamacpp F16 threads=1"]
+
+
 @pytest.mark.parametrize(("bound", "layers"), [(700.0, 2), (30000.0, 1)])
 def test_a_limit_is_drawn_where_it_is_near(bound: float, layers: int) -> None:
     """A limit far beyond every figure would press the points together."""

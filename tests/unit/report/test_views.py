@@ -266,6 +266,13 @@ def test_figures_of_the_search_are_not_sold_as_published() -> None:
     assert "▲ worse" in [row[5] for row in rows(table(section(swapped, "before-after")))]
 
 
+def test_workloads_without_a_figure_are_named_not_shown() -> None:
+    """No rows of dashes: one line says which workloads were not measured."""
+    found = section(sample.unfinished(), "before-after")
+    assert {row[0] for row in rows(table(found))} == {"chat", ""}
+    assert "Not measured: short, long." in words(found)
+
+
 def test_a_baseline_alone_has_no_after() -> None:
     """Nothing adopted: one column of figures."""
     found = section(sample.no_difference(), "before-after")

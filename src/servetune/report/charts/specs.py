@@ -7,11 +7,13 @@ Colours are of middle lightness and the background is transparent, so that one d
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from servetune import space
-from servetune.records import Config, Results
+from servetune.records import Config, OptionValue, Results
 from servetune.report import evidence, formatting
 from servetune.report.phrases import Phrases
 
@@ -138,7 +140,7 @@ def _lines(title: str) -> str:
 
 def _step_point(point: evidence.Candidate, title: str, say: Phrases) -> Spec:
     role = say(f"chart.{point.role}")
-    value: Spec = {"step": title, "role": role, "value": point.value, "config": _name(point.config)}
+    value: Spec = {"step": title, "role": role, "value": point.value}
     if point.leads:
         value["leader"] = point.value
     if point.low is not None and point.high is not None:
@@ -198,21 +200,30 @@ def _series(points: Iterable[evidence.TrialPoint], say: Phrases) -> dict[str, tu
     best: dict[str, evidence.TrialPoint] = {}
     for point in sorted(points, key=lambda point: -point.throughput):
         best.setdefault(point.config_key, point)
+    names = _names({key: point.config for key, point in best.items()})
     series: dict[str, tuple[str, str]] = {}
     for side, colour in (("baseline", BASELINE_COLOUR), ("recommended", RECOMMENDED_COLOUR)):
         for key, point in best.items():
             if point.side == side:
-                series[key] = (say("chart.side", side=say(f"side.{side}"), label=_name(point.config)), colour)
+                series[key] = (say("chart.side", side=say(f"side.{side}"), label=names[key]), colour)
     others = [key for key in best if key not in series]
     for key, colour in zip(others, _PALETTE, strict=False):
-        series[key] = (_name(best[key].config), colour)
+        series[key] = (names[key], colour)
     for key in others[len(_PALETTE) :]:
         series[key] = (say("side.other"), GRID)
     return series
 
 
-def _name(config: Config) -> str:
-    return formatting.clip(space.label(config), 44)
+def _names(configs: Mapping[str, Config]) -> dict[str, str]:
+    """Labels without the options that are the same in all configs: a legend is short of room."""
+    options = [config.options.items() for config in configs.values()]
+    shared = set(options[0]).intersection(*options[1:]) if len(options) > 1 else set()
+    return {key: _name(config, shared) for key, config in configs.items()}
+
+
+def _name(config: Config, shared: Collection[tuple[str, OptionValue]]) -> str:
+    own = {name: value for name, value in config.options.items() if (name, value) not in shared}
+    return formatting.clip(space.label(msgspec.structs.replace(config, options=own)), 44)
 
 
 def _x(field: str, title: str) -> Spec:

@@ -70,13 +70,14 @@ def build(
 
 def _subtitle(results: Results, say: Phrases) -> str:
     where = say("subtitle.host", name=formatting.clip(results.host.hostname, 80)) if results.host else ""
+    failed = len(evidence.failed_trials(results))
     started = min((trial.started_at for trial in results.trials if trial.started_at), default="")
     return say(
         "subtitle",
         model=formatting.clip(results.study.model, 120),
         host=where,
         launches=say.counted("launches", len(results.trials)),
-        failed=say.counted("failed", len(evidence.failed_trials(results))),
+        failed=say.counted("failed", failed) if failed else say("failed.none"),
         duration=formatting.duration(results.elapsed_s),
         date=say("subtitle.date", date=started[:10]) if started else "",
     )

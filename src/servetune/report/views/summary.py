@@ -32,20 +32,35 @@ def _given_up(results: Results) -> list[evidence.Comparison]:
 
 
 def _comparison(results: Results, compared: evidence.Comparison, say: Phrases) -> list[Part]:
-    if all(row.baseline is None and row.recommended is None for row in compared.rows):
+    if not _measured(compared):
         return [Paragraph(text=say("compare.none"), tone="warn")]
     if compared.baseline == compared.recommended:
-        return [Paragraph(text=say("compare.same", label=short(compared.baseline))), _one_sided(compared, say)]
+        same = Paragraph(text=say("compare.same", label=short(compared.baseline)))
+        return [same, _one_sided(compared, say), *_not_measured(compared, say)]
     names = {"baseline": short(compared.baseline), "recommended": short(compared.recommended)}
     source = "compare.fresh" if compared.fresh else "compare.search"
     return [
         Paragraph(text=say("compare.intro", **names)),
         Paragraph(text=say(source), tone="muted" if compared.fresh else "warn"),
         _two_sided(compared, say),
+        *_not_measured(compared, say),
         Paragraph(
             text=say("compare.mark", min_gain=formatting.percent(results.study.objective.min_gain)), tone="muted"
         ),
     ]
+
+
+def _measured(compared: evidence.Comparison) -> list[evidence.MetricChange]:
+    return [row for row in compared.rows if row.baseline is not None or row.recommended is not None]
+
+
+def _not_measured(compared: evidence.Comparison, say: Phrases) -> list[Part]:
+    """Which workloads the table leaves out, as nothing is known of them."""
+    known = {row.workload for row in _measured(compared)}
+    missing = [
+        formatting.clip(name, 60) for name in dict.fromkeys(row.workload for row in compared.rows) if name not in known
+    ]
+    return [Paragraph(text=say("compare.not-measured", workloads=say.joined(missing)), tone="warn")] if missing else []
 
 
 def _one_sided(compared: evidence.Comparison, say: Phrases) -> Table:
@@ -75,7 +90,7 @@ def _labelled(compared: evidence.Comparison, say: Phrases) -> list[tuple[tuple[C
     """Each row with its workload (named once) and metric."""
     labelled = []
     last = None
-    for row in compared.rows:
+    for row in _measured(compared):
         name = "" if row.workload == last else formatting.clip(row.workload, 60)
         last = row.workload
         labelled.append(((Cell(text=name, tone="strong"), Cell(text=say.metric_title(row.metric))), row))
