@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from servetune.records import (
@@ -18,6 +19,8 @@ from servetune.records import (
 
 DEMO_MODEL = "smollm2-135m-instruct"
 """Name under which weights.resolve knows the model that a Python package ships."""
+DEMO_LONGEST_S = 20.0
+"""A request of the demo that takes longer is cut, so that a configuration that crawls does not eat the budget."""
 REQUANTISED = "re-quantised from Q4_1, in which the model is shipped: only its speed is meaningful, not its quality"
 
 
@@ -26,6 +29,7 @@ def demo(prompts: int = 12) -> Study:
 
     `prompts` is the number of requests of a chat run, from a probe of this machine (see cli/tune.py).
     """
+    load = Load(idle_timeout_s=DEMO_LONGEST_S, total_timeout_s=DEMO_LONGEST_S)
     engine = EngineSpec(
         name="llamacpp",
         options={"threads": 1, "parallel": 4, "ctx_size": 2048},
@@ -48,19 +52,21 @@ def demo(prompts: int = 12) -> Study:
         engines=(engine,),
         workloads=(
             WorkloadSpec(
-                name="chat", kind="chat", num_prompts=prompts, params={"input_mean": 48, "output_mean": 16}
+                name="chat", kind="chat", num_prompts=prompts, params={"input_mean": 48, "output_mean": 16}, load=load
             ),
             WorkloadSpec(
                 name="long-prompt",
                 kind="random",
                 num_prompts=max(2, prompts // 4),
                 params={"input_len": 200, "output_len": 8},
+                load=load,
             ),
             WorkloadSpec(
                 name="long-answer",
                 kind="random",
                 num_prompts=max(2, prompts // 4),
                 params={"input_len": 16, "output_len": 48},
+                load=load,
             ),
         ),
         objective=Objective(metric="total_token_throughput", on="chat", min_gain=0.02, confidence=0.95),
@@ -70,7 +76,7 @@ def demo(prompts: int = 12) -> Study:
 
 def for_gguf(path: str, *, minutes: float, axes: tuple[Axis, ...]) -> Study:
     """A study of one GGUF file on llama.cpp: its own options on the built-in conversations, checked on two shapes."""
-    name = Path(path).stem
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(path).stem).strip("-.")[:60] or "model"
     return Study(
         name=name,
         model=path,
@@ -89,9 +95,7 @@ def for_endpoint(url: str, *, minutes: float, concurrencies: tuple[int, ...]) ->
         name="endpoint",
         model="",
         baseline=Config(engine="endpoint", options={"max_concurrency": first}),
-        engines=(
-            EngineSpec(name="endpoint", url=url, axes=(Axis(option="max_concurrency", values=concurrencies),)),
-        ),
+        engines=(EngineSpec(name="endpoint", url=url, axes=(Axis(option="max_concurrency", values=concurrencies),)),),
         workloads=(WorkloadSpec(name="chat", kind="chat", num_prompts=4 * max(concurrencies), load=Load()),),
         objective=Objective(on="chat"),
         budget=Budget(seconds=60 * minutes),

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from servetune import engines, presets, weights, workloads
+from servetune import engines, presets, weights
 from servetune.cli.console import print_json, say, say_heading, say_table
 from servetune.cli.progress import duration
 from servetune.cli.tune import load_study_file
 from servetune.engines.base import Engine
-from servetune.errors import HostProblem, ServetuneError, StudyFileError, UserError
+from servetune.errors import HostProblem, ServetuneError, UserError
 from servetune.masking import mask_command
 from servetune.records import (
     Command,
@@ -103,20 +103,11 @@ def plan(*, study_file: Path | None, demo: bool, out: Path | None, as_json: bool
     """Check a study and show what it would do: steps, launches, time, memory and every command. Starts nothing."""
     if demo == (study_file is not None):
         raise UserError("servetune plan", "give one of STUDY.toml and --demo", "see --help")
-    study = presets.demo() if study_file is None else _checked(study_file)
+    study = presets.demo() if study_file is None else load_study_file(study_file)
     made = make_plan(study, out or Path("studies") / study.name)
     print_json(made) if as_json else _say_plan(made)
     if len(made.missing) == len(study.engines):
         raise HostProblem("none of the study's engines is installed: " + "; ".join(made.missing))
-
-
-def _checked(path: Path) -> Study:
-    """Read the study file and look at the workloads' data too."""
-    study = load_study_file(path)
-    mistakes = [mistake for spec in study.workloads for mistake in workloads.check(spec)]
-    if mistakes:
-        raise StudyFileError(str(path), mistakes)
-    return study
 
 
 # --------------------------------------------------------------------------- making the plan

@@ -21,7 +21,7 @@ from servetune import engines, presets, report, studyfile, workloads
 from servetune.cli.console import stderr_console
 from servetune.cli.progress import PlainProgress, progress_for
 from servetune.engines.catalogue import axis_values
-from servetune.errors import HostProblem, Interrupted, UserError
+from servetune.errors import HostProblem, Interrupted, StudyFileError, UserError
 from servetune.laboratory import prepare
 from servetune.lock import measuring
 from servetune.records import Axis, Event, Measurement, Notice, Results, RunRequest, Study
@@ -114,10 +114,17 @@ def _from_target(target: str) -> Study:
 
 
 def load_study_file(path: Path) -> Study:
-    """Read a study file with the catalogues of all engines and the parameters of all workloads."""
+    """Read a study file with the catalogues of all engines and look at its workloads' data too.
+
+    Raises StudyFileError with every mistake.
+    """
     catalogues = {name: engines.get(name).catalogue() for name in engines.ENGINES}
     kinds = {name: workload.params for name, workload in workloads.KINDS.items()}
-    return studyfile.load(path, catalogues=catalogues, kinds=kinds)
+    study = studyfile.load(path, catalogues=catalogues, kinds=kinds)
+    mistakes = [mistake for spec in study.workloads for mistake in workloads.check(spec)]
+    if mistakes:
+        raise StudyFileError(str(path), mistakes)
+    return study
 
 
 def _endpoint(url: str) -> Study:
