@@ -98,7 +98,8 @@ TEXT: dict[str, str] = {
     "change them to yours. *** stands for a secret.",
     # ------------------------------------------------------------------ before and after
     "compare.title": "Before and after",
-    "compare.intro": "Baseline: {baseline}. Recommended: {recommended}.",
+    "compare.intro-recommended": "Baseline: {baseline}. Recommended: {after}.",
+    "compare.intro-barred": "Baseline: {baseline}. Barred from being recommended: {after}.",
     "compare.same": "The recommended configuration is the baseline ({label}), so there is no after. Its figures:",
     "compare.barred": "What was given up: {label}",
     "compare.none": "There is no measurement of the baseline or of the recommended configuration.",
@@ -313,6 +314,7 @@ TEXT: dict[str, str] = {
     "column.metric": "Metric",
     "column.baseline": "Baseline",
     "column.recommended": "Recommended",
+    "column.barred": "Barred",
     "column.change": "Change",
     "column.judged": "Judged",
     "column.confidence": "Confidence",

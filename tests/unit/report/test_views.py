@@ -283,6 +283,8 @@ def test_what_was_given_up_is_shown() -> None:
     """A barred config that was launched afresh has its own before and after."""
     found = section(sample.barred(), "before-after")
     assert "What was given up: llamacpp Q4_0 threads=2" in words(found)
+    assert "Recommended: llamacpp Q4_0" not in words(found)
+    assert table(found, 1).columns[3].title == "Barred"
     assert rows(table(found, 1))[0][4] == "+100 %"
 
 

@@ -20,7 +20,7 @@ def before_after(results: Results, compared: evidence.Comparison, say: Phrases) 
     parts: list[Part] = [*_comparison(results, compared, say)]
     for barred in _given_up(results):
         title = say("compare.barred", label=short(barred.recommended))
-        parts += [Heading(text=title), *_comparison(results, barred, say)]
+        parts += [Heading(text=title), *_comparison(results, barred, say, after="barred")]
     return Section(name="before-after", title=say("compare.title"), parts=tuple(parts))
 
 
@@ -31,18 +31,21 @@ def _given_up(results: Results) -> list[evidence.Comparison]:
     return [pair for pair in pairs if pair.fresh and pair.recommended != end.recommended]
 
 
-def _comparison(results: Results, compared: evidence.Comparison, say: Phrases) -> list[Part]:
+def _comparison(
+    results: Results, compared: evidence.Comparison, say: Phrases, *, after: str = "recommended"
+) -> list[Part]:
+    """The table with its explanation; `after` says what the second config is: recommended or barred."""
     if not _measured(compared):
         return [Paragraph(text=say("compare.none"), tone="warn")]
     if compared.baseline == compared.recommended:
         same = Paragraph(text=say("compare.same", label=short(compared.baseline)))
         return [same, _one_sided(compared, say), *_not_measured(compared, say)]
-    names = {"baseline": short(compared.baseline), "recommended": short(compared.recommended)}
+    names = {"baseline": short(compared.baseline), "after": short(compared.recommended)}
     source = "compare.fresh" if compared.fresh else "compare.search"
     return [
-        Paragraph(text=say("compare.intro", **names)),
+        Paragraph(text=say(f"compare.intro-{after}", **names)),
         Paragraph(text=say(source), tone="muted" if compared.fresh else "warn"),
-        _two_sided(compared, say),
+        _two_sided(compared, say, after),
         *_not_measured(compared, say),
         Paragraph(
             text=say("compare.mark", min_gain=formatting.percent(results.study.objective.min_gain)), tone="muted"
@@ -73,12 +76,12 @@ def _one_sided(compared: evidence.Comparison, say: Phrases) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-def _two_sided(compared: evidence.Comparison, say: Phrases) -> Table:
+def _two_sided(compared: evidence.Comparison, say: Phrases, after: str) -> Table:
     columns = (
         Column(title=say("column.workload")),
         Column(title=say("column.metric")),
         Column(title=say("column.baseline"), number=True),
-        Column(title=say("column.recommended"), number=True),
+        Column(title=say(f"column.{after}"), number=True),
         Column(title=say("column.change"), number=True),
         Column(title=say("column.judged")),
     )

@@ -192,7 +192,9 @@ def _losses(results: Results, compared: evidence.Comparison, say: Phrases) -> li
 
 
 def _barred_notes(results: Results, say: Phrases) -> list[str]:
-    """Configs that gained but may not win, where the sentence speaks of another one."""
+    """Configs that gained but may not win, beside the one that the sentence may speak of."""
+    end = results.conclusion
+    is_said = end.finished and end.limits_met and end.recommended == end.baseline
     return [
         say(
             "barred.note",
@@ -201,7 +203,7 @@ def _barred_notes(results: Results, say: Phrases) -> list[str]:
             gain=formatting.bracket(verdict.gain),
             reason=formatting.clip(verdict.reason, 200) or say("verdict.no-reason"),
         )
-        for verdict in results.conclusion.barred[:4]
+        for verdict in end.barred[1 if is_said else 0 :][:4]
     ]
 
 
