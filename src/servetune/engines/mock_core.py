@@ -156,16 +156,18 @@ class Core:
         os._exit(1)
 
     def _complete(self, stream: Stream) -> None:
+        """End the answer; its truth is on file before the client can see that the response is complete."""
         generation, answer, connection = stream.generation, stream.answer, stream.connection
         with_usage = generation.usage and self.failure.mode != "no-usage"
         self._finish(stream)
         if generation.stream:
-            ending = (answer.usage_message() if with_usage else b"") + DONE + LAST_CHUNK
-            done_ns = connection.send(ending)
+            done_ns = connection.send((answer.usage_message() if with_usage else b"") + DONE)
+            self._tell_truth(stream, done_ns)
+            connection.send(LAST_CHUNK)
             connection.end_response()
         else:
-            done_ns = connection.respond(200, answer.whole(with_usage=with_usage))
-        self._tell_truth(stream, done_ns)
+            self._tell_truth(stream, time.time_ns())
+            connection.respond(200, answer.whole(with_usage=with_usage))
 
     def _finish(self, stream: Stream) -> None:
         self._sequences.pop(stream, None)

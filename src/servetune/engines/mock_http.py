@@ -132,13 +132,12 @@ class Connection:
             if self._closes_after and not self._is_answering:
                 self.close()
 
-    def respond(self, status: int, body: bytes, *, media: str = "application/json", extra: str = "") -> int:
-        """Send a whole response and be ready for the next request; return the time right before, in ns."""
+    def respond(self, status: int, body: bytes, *, media: str = "application/json", extra: str = "") -> None:
+        """Send a whole response and be ready for the next request."""
         fields = f"Content-Type: {media}\r\nContent-Length: {len(body)}\r\n{extra}"
         head = f"HTTP/1.1 {status} {_REASONS[status]}\r\n{fields}\r\n"
-        before_ns = self.send(head.encode() + body)
+        self.send(head.encode() + body)
         self.end_response()
-        return before_ns
 
     def begin_stream(self) -> None:
         """Send the head of an event stream."""

@@ -120,7 +120,7 @@ def test_the_truth_file_says_what_happened(start: Start, tmp_path: Path) -> None
 def test_real_time_follows_the_law(
     start: Start, tmp_path: Path, concurrency: int, options: dict[str, OptionValue]
 ) -> None:
-    """The server takes as long as the law says: never less, and little more on a machine with time to spare."""
+    """The server takes as long as the law says (a step less if requests arrive at once, more on a busy machine)."""
     truth = tmp_path / "truth.jsonl"
     shape = Shape(requests=2 * concurrency, input_tokens=60, output_tokens=20, concurrency=concurrency)
     server = start("--truth", str(truth), **QUIET, **options)
@@ -130,7 +130,7 @@ def test_real_time_follows_the_law(
     law = figures(DEFAULT_LAW, Config(engine="mock", options=options), shape)
 
     assert len(entries) == shape.requests
-    assert 0.97 < (end - begin) / 1e9 / law.duration_s < 1.6
+    assert 0.9 < (end - begin) / 1e9 / law.duration_s < 1.6
 
 
 def test_the_noise_of_a_launch_can_be_repeated(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_failures_at_the_start_have_their_cause(mode: str, monkeypatch: pytest.M
     """And their evidence; no process is left."""
     marked, port = Marked(monkeypatch), free_port()
     with launch(mock_command(port, fail=mode), tmp_path, port) as server, pytest.raises(EngineFailed) as caught:
-        server.wait_ready(get("mock"), 1.5, never)
+        server.wait_ready(get("mock"), 0.8 if mode == "hang-start" else 20, never)
 
     assert (caught.value.stage, caught.value.cause) == ("ready", START_FAILURES[mode])
     assert caught.value.evidence.strip()
