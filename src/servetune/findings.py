@@ -34,7 +34,7 @@ CODES: dict[str, str] = {
     "unequal-output": "the compared configs did not generate the same number of tokens",
     "latency-worse": "the faster config answers later",
     "quality-not-checked": "the weights differ from the baseline's, and their answers were not compared",
-    "requantised": "the weights were quantised a second time for this study",
+    "requantised": "the weights were made for this study from its model file, which may have been quantised already",
     "host-busy": "other programs were using the machine",
     "unconfirmed-gain": "fresh launches do not show the gain that the search found",
 }
