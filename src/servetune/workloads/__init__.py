@@ -6,13 +6,11 @@ import functools
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
-import msgspec
-
 from servetune.errors import HostProblem, UserError
 from servetune.records import Request, WorkloadSpec
 from servetune.tokenizer import Tokenizer
 from servetune.workloads.base import Workload, digest, run_seed, warmup_seed
-from servetune.workloads.chat import Chat
+from servetune.workloads.chat import Chat, practice
 from servetune.workloads.random import Random
 from servetune.workloads.sharegpt import ShareGpt
 
@@ -73,13 +71,6 @@ def build(spec: WorkloadSpec, *, seed: int, tokenizer: Tokenizer | None) -> list
 
 
 def warmup_requests(spec: WorkloadSpec, count: int, *, seed: int, tokenizer: Tokenizer | None) -> list[Request]:
-    """Return `count` requests of the same kind of lengths with prompts of their own, never those of the run.
-
-    Prompts from a file would be the run's own, so that such workloads are warmed with `chat` prompts.
-    """
-    if count < 1:
-        return []
+    """Return `count` synthetic requests of the workload's usual lengths; their prompts are never those of a run."""
     own_seed = warmup_seed(seed if spec.seed is None else spec.seed)
-    if spec.kind == ShareGpt.kind:
-        spec = WorkloadSpec(name=spec.name, kind=Chat.kind, num_prompts=count)
-    return build(msgspec.structs.replace(spec, num_prompts=count, seed=own_seed), seed=own_seed, tokenizer=tokenizer)
+    return practice(KINDS[spec.kind].typical_lengths(spec), count, own_seed, tokenizer)

@@ -32,6 +32,10 @@ class Workload(Protocol):
         """Return the requests of one run; raises UserError if they cannot be made."""
         ...
 
+    def typical_lengths(self, spec: WorkloadSpec) -> tuple[int, int]:
+        """Return usual tokens of a prompt and of an output; warm-up requests have about these."""
+        ...
+
 
 def run_seed(study_seed: int, workload_name: str, repeat: int) -> int:
     """Return the seed of one run's prompts: 53 bits of SHA-256 over study, workload and repeat, never the config."""

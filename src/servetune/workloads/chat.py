@@ -111,7 +111,18 @@ class Chat:
         """Return the requests of one run: exact lengths with a tokenizer, about 0.75 words a token without."""
         draw = generator(seed)
         pairs = _length_pairs(spec, Parameters(spec, self.params), draw)
-        return [_request(index, pair, draw, tokenizer) for index, pair in enumerate(pairs)]
+        return [_request(index, pair, _Writer(draw, tokenizer)) for index, pair in enumerate(pairs)]
+
+    def typical_lengths(self, spec: WorkloadSpec) -> tuple[int, int]:
+        """Return the means."""
+        parameters = Parameters(spec, self.params)
+        return parameters.whole("input_mean"), parameters.whole("output_mean")
+
+
+def practice(lengths: tuple[int, int], count: int, seed: int, tokenizer: Tokenizer | None) -> list[Request]:
+    """Return `count` warm-up requests of these (input, output) lengths; no workload's prompts begin as theirs do."""
+    writer = _Writer(generator(seed), tokenizer, before="Practice makes perfect.")
+    return [_request(index, lengths, writer) for index in range(count)]
 
 
 def _length_pairs(spec: WorkloadSpec, parameters: Parameters, draw: random.Random) -> list[tuple[int, int]]:
@@ -142,38 +153,44 @@ def _shrunk(pair: tuple[int, int], most: int) -> tuple[int, int]:
     return prompt, max(1, min(pair[1] * most // total, most - prompt))
 
 
-def _request(index: int, pair: tuple[int, int], draw: random.Random, tokenizer: Tokenizer | None) -> Request:
-    input_tokens, output_tokens = pair
-    if tokenizer is None:
-        prompt, count = _of_words(max(1, round(input_tokens * _WORDS_PER_TOKEN)), draw), None
-    else:
-        prompt, count = _of_tokens(input_tokens, draw, tokenizer)
-    return Request(index=index, prompt=prompt, prompt_tokens=count, output_tokens=output_tokens)
+def _request(index: int, pair: tuple[int, int], writer: _Writer) -> Request:
+    prompt, prompt_tokens = writer.prompt(pair[0])
+    return Request(index=index, prompt=prompt, prompt_tokens=prompt_tokens, output_tokens=pair[1])
 
 
-def _of_words(count: int, draw: random.Random) -> str:
-    words: list[str] = []
-    for sentence in sentences(draw):
-        words += sentence.split()
-        if len(words) >= count:
-            break
-    return " ".join(words[:count])
+class _Writer:
+    """Writes prompts of a given length."""
 
+    def __init__(self, draw: random.Random, tokenizer: Tokenizer | None, *, before: str = "") -> None:
+        self.draw = draw
+        self.tokenizer = tokenizer
+        self.before = before
 
-def _of_tokens(count: int, draw: random.Random, tokenizer: Tokenizer) -> tuple[str, int]:
-    """Return a text that encodes to `count` tokens, and the tokens that it really has.
+    def prompt(self, tokens: int) -> tuple[str, int | None]:
+        """Return a prompt and the tokens that it really has; None without a tokenizer."""
+        if self.tokenizer is None:
+            return self._of_words(max(1, round(tokens * _WORDS_PER_TOKEN))), None
+        return self._of_tokens(tokens, self.tokenizer)
 
-    A cut can join tokens anew; a text that came out short grows by a token of its own continuation and is cut again.
-    """
-    ids = tokenizer.encode(_of_words(count + 8, draw))
-    while len(ids) < count + _MOST_TRIES:
-        ids = tokenizer.encode(tokenizer.decode(ids) + " " + _of_words(count, draw))
-    best = "", 0
-    for extra in range(_MOST_TRIES):
-        prompt = tokenizer.decode(ids[: count + extra]).strip()
-        length = len(tokenizer.encode(prompt))
-        if length == count:
-            return prompt, length
-        if abs(length - count) < abs(best[1] - count):
-            best = prompt, length
-    return best
+    def _of_words(self, count: int) -> str:
+        words: list[str] = []
+        for sentence in sentences(self.draw, before=self.before):
+            words += sentence.split()
+            if len(words) >= count:
+                break
+        return " ".join(words[:count])
+
+    def _of_tokens(self, count: int, tokenizer: Tokenizer) -> tuple[str, int]:
+        """Cut a longer text to `count` tokens; where the cut joins tokens anew, try the next few places."""
+        ids = tokenizer.encode(self._of_words(count + 8))
+        while len(ids) < count + _MOST_TRIES:
+            ids = tokenizer.encode(tokenizer.decode(ids) + " " + self._of_words(count))
+        best = "", 0
+        for extra in range(_MOST_TRIES):
+            prompt = tokenizer.decode(ids[: count + extra]).strip()
+            length = len(tokenizer.encode(prompt))
+            if length == count:
+                return prompt, length
+            if abs(length - count) < abs(best[1] - count):
+                best = prompt, length
+        return best

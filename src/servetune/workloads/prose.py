@@ -155,8 +155,10 @@ _MIDDLES = (
 )
 
 
-def sentences(draw: random.Random) -> Iterator[str]:
-    """Give sentences without end: one opening, then sentences about it."""
+def sentences(draw: random.Random, *, before: str = "") -> Iterator[str]:
+    """Give sentences without end: `before` if given, one opening, then sentences about it."""
+    if before:
+        yield before
     yield _filled(draw.choice(_OPENINGS), draw)
     while True:
         yield _filled(draw.choice(_MIDDLES), draw)

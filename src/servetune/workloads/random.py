@@ -49,6 +49,11 @@ class Random:
             raise UserError(f"workload.{spec.name}", 'kind "random" needs a tokenizer', fix)
         return _Generator(spec, Parameters(spec, self.params), seed, tokenizer).requests()
 
+    def typical_lengths(self, spec: WorkloadSpec) -> tuple[int, int]:
+        """Return the lengths that are asked for, with the prefix."""
+        parameters = Parameters(spec, self.params)
+        return parameters.whole("prefix_len") + parameters.whole("input_len"), parameters.whole("output_len")
+
 
 class _Generator:
     """One run's prompts. The order of the draws is part of the algorithm: lengths, offsets, prefix, corrections."""

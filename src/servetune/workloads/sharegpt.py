@@ -67,6 +67,10 @@ class ShareGpt:
             raise UserError(str(path), f"none of its {len(pairs)} conversations passes the length rules", _RULES)
         return _numbered(accepted + _repeats(accepted, spec.num_prompts, seed, parameters.text("algorithm")))
 
+    def typical_lengths(self, spec: WorkloadSpec) -> tuple[int, int]:
+        """Return the means of published runs."""
+        return 215, Parameters(spec, self.params).whole("output_len") or 198
+
 
 _RULES = (
     f"a prompt has {_FEWEST_TOKENS} to {_LONGEST_PROMPT} tokens, an answer at least {_FEWEST_TOKENS},"
