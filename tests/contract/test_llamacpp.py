@@ -19,6 +19,12 @@ MODEL = ModelFacts(
 )
 
 
+NO_MEMORY = """E ggml_aligned_malloc: insufficient memory (attempted to allocate 87890.62 MB)
+E cmn common_init_: failed to create context with model 'm.gguf'
+E srv init: exiting due to model loading error
+"""
+
+
 class TestLlamaCpp(EngineContract):
     """llama.cpp's server."""
 
@@ -86,8 +92,7 @@ class TestLlamaCpp(EngineContract):
         ),
         ("error: there is no model file /none.gguf", 1, "bad-model"),
         (
-            "E ggml_aligned_malloc: insufficient memory (attempted to allocate 87890.62 MB)\nE srv load_model: failed"
-            " to create_context with model 'm.gguf'\nE srv init: exiting due to model loading error",
+            NO_MEMORY,
             1,
             "out-of-memory",
         ),
