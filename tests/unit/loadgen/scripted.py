@@ -91,6 +91,8 @@ class ScriptedServer:
         self.heads: list[bytes] = []
         self.bodies: list[bytes] = []
         self.threads: list[threading.Thread] = []
+        self.answers_get = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        """What each GET request is answered with."""
         self.stopping = threading.Event()
         self._start(self._accept)
 
@@ -123,6 +125,9 @@ class ScriptedServer:
             if not received:
                 return b""
             data += received
+        if data.startswith(b"GET "):
+            peer.send(self.answers_get)
+            return b""
         head, _, body = data.partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head.lower())
         assert length is not None
