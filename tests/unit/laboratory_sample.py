@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -161,7 +161,8 @@ class Lab:
     def _run(self, config: Config, request: RunRequest, number: int) -> Run:
         parts = {*space.label(config).split(), f"{config.variant}@{request.workload}", request.workload}
         value = 100.0 * math.prod(factor for part, factor in self.factor.items() if part in parts)
-        shake = zlib.crc32(f"{number}/{request.workload}/{request.repeat}".encode()) / 2**31 - 1
+        name = f"{number}/{request.workload}/{request.repeat}"
+        shake = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big") / 2**31 - 1
         made = self.change(config, request, summary(value * math.exp(self.noise * shake)))
         findings = self.finding(config)
         return Run(
