@@ -275,8 +275,10 @@ class _TrialRun:
         died = serving.explain()
         if died is not None:
             return _failed(stage, *died)
-        cause = "all-requests-failed" if stage == "warmup" else "client-failed"
-        return _failed(stage, cause, mask_text(failure.evidence))
+        if stage == "load":
+            return _failed(stage, "client-failed", mask_text(failure.evidence))
+        kinds = {line.partition(":")[0] for line in failure.evidence.splitlines()}
+        return _failed(stage, _cause_of(kinds), mask_text(failure.evidence))
 
     def _judge(self, serving: _Serving, records: list[RequestRecord]) -> Failed | None:
         """Failed when the server died, or answered nothing at all."""
@@ -288,9 +290,13 @@ class _TrialRun:
         if good:
             return None
         errors = [record.error for record in records if record.error is not None]
-        silent = errors and all(error.kind in ("idle-timeout", "total-timeout") for error in errors)
         table = sorted({f"{error.kind}: {error.message}" for error in errors})
-        return _failed("load", "hung" if silent else "all-requests-failed", mask_text("\n".join(table[:5])))
+        return _failed("load", _cause_of({error.kind for error in errors}), mask_text("\n".join(table[:5])))
+
+
+def _cause_of(error_kinds: set[str]) -> str:
+    """What it means that every request failed in one of these ways."""
+    return "hung" if error_kinds <= {"idle-timeout", "total-timeout"} else "all-requests-failed"
 
 
 def _failed(stage: str, cause: str, evidence: str) -> Failed:

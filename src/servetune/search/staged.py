@@ -124,7 +124,7 @@ class _Replay:
         challengers = self._capped((leader, *allowed))[1:]
         if not wished:
             return None
-        family = f"{stage.family}: " if stage.family else ""
+        family = f"{stage.family}: " if stage.family not in ("", stage.option) else ""
         return Contest(
             name=stage.option,
             title=f"{family}{stage.option}",
