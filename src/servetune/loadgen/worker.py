@@ -33,6 +33,8 @@ _STDIN, _STDOUT = 0, 1
 _REPORT_EVERY_S = 0.25
 _DECODE_EVERY_S = 0.004
 _DECODE_SLICE_NS = _NS_PER_MS
+_BEHIND_NS = 2 * _NS_PER_MS
+_MOST_WAITING = 2000
 _BEAT_S = 0.02
 _SPARE_DESCRIPTORS = 32
 _STOPPED = "servetune stopped the load"
@@ -58,6 +60,11 @@ class Recorder:
         self._waiting.append(exchange)
         self.done += 1
         self.last_end_ns = max(self.last_end_ns, exchange.closed_ns or 0)
+
+    @property
+    def waiting(self) -> int:
+        """Exchanges that ended and have no record yet."""
+        return len(self._waiting)
 
     def work(self, slice_ns: int | None = None) -> None:
         """Decode and write what waits, for about `slice_ns` at most."""
@@ -211,8 +218,12 @@ class Worker:
 
     async def _record(self, recorder: Recorder) -> None:
         while True:
+            before = time.monotonic_ns()
             await asyncio.sleep(_DECODE_EVERY_S)
-            recorder.work(_DECODE_SLICE_NS)
+            late_ns = time.monotonic_ns() - before - _DECODE_EVERY_S * _NS_PER_S
+            # Reads come first: a loop that is behind decodes only when much has piled up.
+            if late_ns < _BEHIND_NS or recorder.waiting > _MOST_WAITING:
+                recorder.work(_DECODE_SLICE_NS)
 
     async def _report(self, client: Client, recorder: Recorder) -> None:
         while True:
