@@ -1,0 +1,121 @@
+"""The nouns that flow through servetune, as frozen keyword-only values.
+
+This package knows nothing else of servetune, does no I/O and computes nothing but trivial properties. Units are in the
+names (`_s`, `_ms`, `_ns`, `_tokens`); absent is None, never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+from servetune.records.config import (
+    Axis,
+    Catalogue,
+    Command,
+    Config,
+    EngineSpec,
+    Installed,
+    Missing,
+    ModelFacts,
+    OptionSpec,
+    Variant,
+)
+from servetune.records.event import (
+    Event,
+    LoadProgress,
+    Notice,
+    RunDone,
+    StageChanged,
+    StepDone,
+    StepStarted,
+    TrialDone,
+    TrialStarted,
+)
+from servetune.records.raw import (
+    EVENT_CHOICES,
+    EVENT_CONTENT,
+    EVENT_DONE,
+    EVENT_EMPTY,
+    EVENT_ERROR,
+    EVENT_FINISH,
+    EVENT_INVALID,
+    EVENT_OUTPUT,
+    EVENT_REASONING,
+    EVENT_ROLE,
+    EVENT_TOOL,
+    EVENT_USAGE,
+    ClientFacts,
+    RequestError,
+    RequestErrorKind,
+    RequestRecord,
+)
+from servetune.records.study import Budget, HostFacts, Limits, Objective, Results, Study
+from servetune.records.summary import Distribution, Finding, Summary
+from servetune.records.trial import Completed, Failed, Measurement, Run, RunRequest, Trial
+from servetune.records.value import OptionValue, Record
+from servetune.records.verdict import Conclusion, Interval, Noise, StepResult, Verdict, VerdictKind, WorkloadChange
+from servetune.records.workload import BodyRules, Load, Request, WorkloadSpec
+
+__all__ = [
+    "EVENT_CHOICES",
+    "EVENT_CONTENT",
+    "EVENT_DONE",
+    "EVENT_EMPTY",
+    "EVENT_ERROR",
+    "EVENT_FINISH",
+    "EVENT_INVALID",
+    "EVENT_OUTPUT",
+    "EVENT_REASONING",
+    "EVENT_ROLE",
+    "EVENT_TOOL",
+    "EVENT_USAGE",
+    "Axis",
+    "BodyRules",
+    "Budget",
+    "Catalogue",
+    "ClientFacts",
+    "Command",
+    "Completed",
+    "Conclusion",
+    "Config",
+    "Distribution",
+    "EngineSpec",
+    "Event",
+    "Failed",
+    "Finding",
+    "HostFacts",
+    "Installed",
+    "Interval",
+    "Limits",
+    "Load",
+    "LoadProgress",
+    "Measurement",
+    "Missing",
+    "ModelFacts",
+    "Noise",
+    "Notice",
+    "Objective",
+    "OptionSpec",
+    "OptionValue",
+    "Record",
+    "Request",
+    "RequestError",
+    "RequestErrorKind",
+    "RequestRecord",
+    "Results",
+    "Run",
+    "RunDone",
+    "RunRequest",
+    "StageChanged",
+    "StepDone",
+    "StepResult",
+    "StepStarted",
+    "Study",
+    "Summary",
+    "Trial",
+    "TrialDone",
+    "TrialStarted",
+    "Variant",
+    "Verdict",
+    "VerdictKind",
+    "WorkloadChange",
+    "WorkloadSpec",
+]

@@ -1,0 +1,57 @@
+"""What is asked, and how it is sent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from servetune.records.value import OptionValue, Record
+
+
+class Load(Record, frozen=True, kw_only=True):
+    """How requests are sent."""
+
+    request_rate: float | None = None
+    """Mean arrivals per second; None: all at once."""
+    burstiness: float = 1.0
+    """Shape of the gamma distribution of the gaps; 1 is a Poisson process."""
+    max_concurrency: int | None = None
+    warmup_requests: int = 1
+    idle_timeout_s: float = 120.0
+    """A stream that is silent for longer is cut and counted as failed."""
+    total_timeout_s: float = 3600.0
+
+
+class WorkloadSpec(Record, frozen=True, kw_only=True):
+    """One workload of a study: what is asked and how it is sent."""
+
+    name: str
+    kind: str
+    num_prompts: int
+    params: dict[str, OptionValue] = {}
+    """Parameters of this kind (input_len, output_len, path, ...)."""
+    load: Load = Load()
+    seed: int | None = None
+    """None: derived from study, workload and repeat, so that each repeat has fresh prompts."""
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """One request of a workload, before it is turned into bytes."""
+
+    index: int
+    prompt: str
+    prompt_tokens: int | None
+    """Tokens of the raw prompt by our tokenizer; None: there is no tokenizer."""
+    output_tokens: int
+    """Most tokens to generate."""
+
+
+class BodyRules(Record, frozen=True, kw_only=True):
+    """How a Request becomes the JSON body that one engine accepts under one set of definitions."""
+
+    api: Literal["chat", "completions"] = "chat"
+    model: str = "model"
+    definitions: str = "strict"
+    ignore_eos: bool = True
+    """Ask for exactly `output_tokens`; False where an engine refuses the field."""
+    include_usage: bool = True
+    extra: dict[str, OptionValue] = {}
