@@ -35,6 +35,9 @@ from servetune.search.base import Progress
 from servetune.search.ledger import VALIDATION, Ledger, broken_limit, disqualified, shuffled, validation_runs
 from servetune.search.purse import block_cost, looks
 
+LEAST_DEGREES = 4
+"""Degrees of freedom below which the published interval also uses the spread of steps that adopted something."""
+
 
 def next_measurement(study: Study, catalogues: Mapping[str, Catalogue], history: Sequence[Trial]) -> Measurement | None:
     """Return the next launch of the validation, or None when it is done or the search is not."""
@@ -181,13 +184,21 @@ class _Validation:
         ]
         return [(old, new) for old, new in zip(*sides, strict=True) if old is not None and new is not None]
 
+    def _fresh_variance(self) -> Variance:
+        """Of the objective, over the blocks of the validation."""
+        on = self.ledger.workload
+        return pool(
+            residual([{"old": old, "new": new} for old, new in self._pairs(found, on)]) for found in self.rounds
+        )
+
     def _variance(self) -> Variance:
-        """Of the objective, over all blocks of search and validation."""
-        parts = [
-            residual([{"old": old, "new": new} for old, new in self._pairs(found, self.ledger.workload)])
-            for found in self.rounds
-        ]
-        return pool((self.progress.variance, *parts))
+        """For the published interval: fresh blocks, and steps whose spread had no part in choosing the winner.
+
+        Steps that adopted something are used as well where too little would be known without them.
+        """
+        fresh = self._fresh_variance()
+        unselected = pool((self.progress.unselected, fresh))
+        return unselected if unselected.degrees >= LEAST_DEGREES else pool((self.progress.variance, fresh))
 
     def _compare(self, found: _Round, workload: str) -> Comparison | None:
         """The candidate against the baseline; other workloads than the objective's are judged by their own spread."""
@@ -265,7 +276,7 @@ class _Validation:
             changes=changes,
             barred=(*self.barred, *_barred_by_search(self.progress)),
             limits_met=broken_limit(self.study, own) is None,
-            noise=noise(self.ledger.launches(), self._variance()),
+            noise=noise(self.ledger.launches(), pool((self.progress.variance, self._fresh_variance()))),
             findings=self._findings(current, gain),
             stop_reason=self.stop_reason,
             finished=self.progress.wanted is None and self.wanted is None,
@@ -326,11 +337,11 @@ def _given_up(changes: Sequence[WorkloadChange]) -> str:
 
 
 def _kind_of(gain: Interval, min_gain: float) -> VerdictKind:
+    if -min_gain < gain.low and gain.high < min_gain:
+        return "equivalent"
     if gain.low > 0:
         return "better"
-    if gain.high < 0:
-        return "worse"
-    return "equivalent" if -min_gain < gain.low and gain.high < min_gain else "no difference shown"
+    return "worse" if gain.high < 0 else "no difference shown"
 
 
 def _barred_by_search(progress: Progress) -> tuple[Verdict, ...]:

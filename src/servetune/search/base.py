@@ -21,6 +21,8 @@ class Progress(Record, frozen=True, kw_only=True):
     """What to measure next; None: the search is over."""
     variance: Variance = UNKNOWN
     """Of what one launch reports of the objective, pooled over all blocks of the search."""
+    unselected: Variance = UNKNOWN
+    """The same over the steps that adopted nothing: a small spread by chance makes an adoption more likely."""
     stop_reason: str = ""
     """Why it ended before its plan was done; "" if it was done."""
 

@@ -53,6 +53,7 @@ class _Replay:
         self.ledger = Ledger(study, history)
         self.results: list[StepResult] = []
         self.variance: Variance = UNKNOWN
+        self.unselected: Variance = UNKNOWN
         self.seen: dict[space.Key, list[Run]] = {}
         self.entered: set[space.Key] = set()
         self.places = 0
@@ -77,7 +78,13 @@ class _Replay:
         if self.wanted is None and not stop_reason:
             leader = self.results[-1].leader if self.results else self.study.baseline
             stop_reason = self._options(leader, shares.later)
-        return Progress(steps=tuple(self.results), wanted=self.wanted, variance=self.variance, stop_reason=stop_reason)
+        return Progress(
+            steps=tuple(self.results),
+            wanted=self.wanted,
+            variance=self.variance,
+            unselected=self.unselected,
+            stop_reason=stop_reason,
+        )
 
     def _step(self, contest: Contest, coming: int) -> str:
         """Replay one step; returns why the search ends with it, "" if it does not."""
@@ -86,6 +93,8 @@ class _Replay:
         outcome = Race(self.ledger, contest, purse, prior=self.variance, seen=self.seen).run()
         self.places = outcome.places
         self.variance = pool((self.variance, outcome.variance))
+        if outcome.result.leader == contest.incumbent:
+            self.unselected = pool((self.unselected, outcome.variance))
         self.wanted = outcome.wanted
         if outcome.is_unpaid:
             return BUDGET
