@@ -17,12 +17,12 @@ class TestMock(EngineContract):
 
     @property
     def golden(self) -> tuple[Golden, ...]:
-        """Flags, switches that are off, and fixed options that a config overrides."""
+        """Flags and switches that are off; the options of the engine's table are no part of a command."""
         return (
             Golden(options={}, model="m", port=9, argv=("--port", "9", "--model", "m", "--variant", "")),
             Golden(
-                options={"async_scheduling": True, "chunked_prefill": False, "max_num_seqs": 8},
-                fixed={"max_num_seqs": 64, "speed": 2.5},
+                options={"async_scheduling": True, "chunked_prefill": False, "max_num_seqs": 8, "speed": 2.5},
+                fixed={"max_num_seqs": 64, "kv_tokens": 4096},
                 variant="fp8",
                 model="mock/model",
                 port=1234,
