@@ -315,26 +315,6 @@ def test_every_mode_has_a_test() -> None:
     assert [mode for mode in MODES if f'"{mode}' not in here] == []
 
 
-def test_a_slow_reader_gets_everything(start: Start) -> None:
-    """What the kernel does not take is kept and sent later, in order."""
-    server = start(speed=1000.0, kv_tokens=65536)
-    body = json.dumps(stream_body(6000)).encode()
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(20)
-        connection.connect(("127.0.0.1", server.port))
-        connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        time.sleep(0.5)
-        data = b""
-        while piece := connection.recv(65536):
-            data += piece
-
-    assert data.count(b'"text": ') == 6000
-    assert data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-
-
 def test_a_request_that_is_too_large_is_refused(start: Start) -> None:
     """Before it is read."""
     server = start(speed=50.0)
