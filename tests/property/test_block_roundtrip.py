@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.interop.vllm_text import broken_identities, parse_block
@@ -51,6 +51,7 @@ def _runs(draw: st.DrawFn) -> Summary:
     return summarize(records, facts, draw(st.sampled_from(sorted(PROFILES))))
 
 
+@settings(deadline=None)
 @given(
     summary=_runs(),
     concurrency=st.none() | st.integers(1, 10**4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import accumulate, pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.loadgen.sse import decode, split_events
@@ -34,6 +34,7 @@ def _cut(body: bytes, places: list[int]) -> list[bytes]:
     return [body[begin:end] for begin, end in pairwise(edges)]
 
 
+@settings(deadline=None)
 @given(body=_streams(), places=st.lists(st.integers(0, 10_000), max_size=12))
 def test_any_cut_gives_the_same_events(body: bytes, places: list[int]) -> None:
     """Flags, tokens, text and the number of events do not depend on the cuts."""
@@ -44,6 +45,7 @@ def test_any_cut_gives_the_same_events(body: bytes, places: list[int]) -> None:
     assert sum(cut.read_events) == len(cut.flags)
 
 
+@settings(deadline=None)
 @given(body=_streams(), places=st.lists(st.integers(0, 10_000), max_size=12))
 def test_each_event_belongs_to_the_read_with_its_last_byte(body: bytes, places: list[int]) -> None:
     """The read that completed an event is the first one by whose end all of its bytes had come."""
@@ -54,6 +56,7 @@ def test_each_event_belongs_to_the_read_with_its_last_byte(body: bytes, places: 
     assert [read for read, count in zip(cut.reads, cut.read_events, strict=True) for _ in range(count)] == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_survived(body: bytes) -> None:
     """Garbage gives events or none, never an exception; ends are in order and inside."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.errors import UserError
@@ -58,6 +58,7 @@ CHUNKED = (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, len(CHUNKED) - 1), max_size=20))
 def test_a_chunked_answer_in_any_pieces(places: list[int]) -> None:
     """Status, headers, body and end do not depend on how the bytes came."""
@@ -181,3 +182,11 @@ def test_get_json(answer: bytes, value: object) -> None:
     """The value, or None for anything else."""
     with server(answer) as url:
         assert get_json(url) == value
+
+
+def test_get_gives_up_on_an_endless_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe keeps no more than its limit."""
+    monkeypatch.setattr("servetune.http1._LONGEST_PROBE_BYTES", 100)
+    with server(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b"x" * 200) as url:
+        result = get(url)
+    assert result == NoAnswer(reason="the answer is longer than 100 bytes")

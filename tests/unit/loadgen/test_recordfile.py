@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.errors import StoreError
@@ -70,6 +70,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_records(tmp_path / "gone")
 
 
+@settings(deadline=None)
 @given(indexes=st.lists(st.integers(0, 2**40), max_size=5), text=st.text(max_size=20))
 def test_any_values_come_back(tmp_path_factory: pytest.TempPathFactory, indexes: list[int], text: str) -> None:
     """Numbers of any size and text of any kind."""

