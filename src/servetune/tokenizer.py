@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
+from servetune import hub
 from servetune.cache import cache_dir, entering_cache, file_digest
-from servetune.errors import HostProblem, UserError
+from servetune.errors import UserError
 from servetune.gguf_file import GgufHead, read_head
 
 
@@ -82,7 +83,8 @@ def load(source: str) -> Tokenizer:
     if path.is_file():
         return _from_json_file(path)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", source) and not path.parent.is_dir():
-        return _from_json_file(Path(_fetched(source)))
+        remedy = "connect to the network, or give a folder with a tokenizer.json"
+        return _from_json_file(hub.fetch_file(source, "tokenizer.json", remedy=remedy))
     raise UserError(
         source, "there is no such tokenizer", "give a model folder, a tokenizer.json, a GGUF file or owner/name"
     )
@@ -103,24 +105,6 @@ def _from_json_file(file: Path) -> Tokenizer:
         raise UserError(str(file), f"cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(str(file), f"is not a usable tokenizer: {error}", "fetch it again") from error
-
-
-def _fetched(repository: str) -> str:
-    import huggingface_hub as hub  # noqa: PLC0415  # slow to import, and only needed with a network
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    try:
-        return str(hub.hf_hub_download(repository, "tokenizer.json"))
-    except (OSError, errors.OfflineModeIsEnabled, errors.HFValidationError) as error:
-        if isinstance(
-            error, errors.RepositoryNotFoundError | errors.RemoteEntryNotFoundError | errors.HFValidationError
-        ):
-            fix = "check the name, or give a folder with a tokenizer.json"
-            raise UserError(repository, "has no tokenizer.json on the hub", fix) from error
-        raise HostProblem(
-            f"the tokenizer of {repository} is not on this machine and the hub cannot be reached"
-            " (connect to the network, or give a folder with a tokenizer.json)"
-        ) from error
 
 
 # --------------------------------------------------------------------------- from GGUF

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from servetune import hub
 from servetune.cache import (
     cache_dir,
     cache_size_bytes,
@@ -328,7 +329,10 @@ def resolve(model: str, emit: Emit) -> str:
         raise UserError(model, "there is no such model file or folder", _near_files(path))
     repository, file = named.groups()
     emit(Notice(text=f"fetching {model} from the hub"))
-    return _fetched(repository, file)
+    remedy = "connect to the network, or give a local folder or GGUF file"
+    if file:
+        return str(hub.fetch_file(repository, file, remedy=remedy))
+    return str(hub.fetch_all(repository, remedy=remedy))
 
 
 _HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:/([\w./-]+\.gguf))?")
@@ -340,35 +344,3 @@ def _near_files(path: Path) -> str:
     if near:
         return f'did you mean "{path.parent / near[0]}"?'
     return f'give a GGUF file, a model folder, a hub name (owner/name), or "{DEMO_MODEL}"'
-
-
-def _fetched(repository: str, file: str | None) -> str:
-    import huggingface_hub as hub  # noqa: PLC0415  # slow to import, and only needed with a network
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    where = f"{repository}/{file}" if file else repository
-    try:
-        if file:
-            return str(hub.hf_hub_download(repository, file))
-        _refuse_many_variants(repository, hub.list_repo_files(repository))
-        return str(hub.snapshot_download(repository))
-    except (errors.RepositoryNotFoundError, errors.EntryNotFoundError, errors.HFValidationError) as error:
-        if isinstance(error, errors.LocalEntryNotFoundError):
-            raise _unreachable(where) from error
-        raise UserError(where, "is not on the hub", "check the name; a private model needs HF_TOKEN") from error
-    except (OSError, errors.OfflineModeIsEnabled) as error:
-        raise _unreachable(where) from error
-
-
-def _unreachable(where: str) -> HostProblem:
-    return HostProblem(
-        f"{where} is not on this machine and the hub cannot be reached"
-        " (connect to the network, or give a local folder or GGUF file)"
-    )
-
-
-def _refuse_many_variants(repository: str, files: list[str]) -> None:
-    """Raise UserError for a repository of GGUF files: fetching all its quantisations is never meant."""
-    variants = sorted(name for name in files if name.endswith(".gguf"))
-    if variants and not any(name.endswith(".safetensors") for name in files):
-        raise UserError(repository, "holds several GGUF files", f"choose one: {repository}/{variants[0]}, ...")

@@ -188,13 +188,6 @@ def test_a_hub_name_without_a_network_is_a_host_problem(monkeypatch: pytest.Monk
             weights.resolve(name, ignore)
 
 
-def test_a_repository_of_many_variants_is_not_fetched_whole() -> None:
-    """A repository of GGUF files needs the name of one; one with safetensors does not."""
-    with pytest.raises(UserError, match=r"choose one: a/b/q4\.gguf"):
-        weights._refuse_many_variants("a/b", ["README.md", "q8.gguf", "q4.gguf"])
-    weights._refuse_many_variants("a/b", ["model.safetensors", "q4.gguf"])
-
-
 # --------------------------------------------------------------------------- the demonstration model
 
 

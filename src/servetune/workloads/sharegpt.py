@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.errors import HostProblem, UserError
+from servetune import hub
+from servetune.errors import UserError
 from servetune.records import OptionSpec, Request, WorkloadSpec
 from servetune.tokenizer import Tokenizer
 from servetune.workloads.base import ALGORITHM, Parameters, generator, parameter, parameter_mistakes
@@ -59,7 +60,8 @@ class ShareGpt:
             fix = "set tokenizer to a model folder, a tokenizer.json or a GGUF file"
             raise UserError(f"workload.{spec.name}", 'kind "sharegpt" needs a tokenizer', fix)
         parameters = Parameters(spec, self.params)
-        path = Path(parameters.text("path") or _fetched(spec.name)).expanduser()
+        named = parameters.text("path")
+        path = Path(named).expanduser() if named else _fetched()
         pairs = _first_turns(path)
         generator(seed).shuffle(pairs)
         accepted = _accepted(pairs, spec.num_prompts, parameters.whole("output_len"), tokenizer)
@@ -78,17 +80,9 @@ _RULES = (
 )
 
 
-def _fetched(workload_name: str) -> str:
-    import huggingface_hub as hub  # noqa: PLC0415  # slow to import, and only needed with a network
-    from huggingface_hub import errors  # noqa: PLC0415
-
-    try:
-        return str(hub.hf_hub_download(_HUB_DATA_SET, _HUB_FILE, repo_type="dataset"))
-    except (OSError, errors.OfflineModeIsEnabled) as error:
-        raise HostProblem(
-            f"workload {workload_name}: {_HUB_FILE} is not on this machine and the hub cannot be reached"
-            " (set path to a file of ShareGPT's JSON form, or use kind chat, which needs no file)"
-        ) from error
+def _fetched() -> Path:
+    remedy = "set path to a file of ShareGPT's JSON form, or use kind chat, which needs no file"
+    return hub.fetch_file(_HUB_DATA_SET, _HUB_FILE, is_data_set=True, remedy=remedy)
 
 
 def _first_turns(path: Path) -> list[tuple[str, str]]:
