@@ -267,8 +267,7 @@ def main() -> None:
     os.set_blocking(_STDOUT, True)
     with suppress(BrokenPipeError):
         os.write(_STDOUT, msgspec.json.encode(last) + b"\n")
-    # Everything is on the disk; tearing down thousands of objects would only take time.
-    os._exit(0)
+    loop.close()
 
 
 if __name__ == "__main__":
