@@ -23,7 +23,7 @@ from scipy.special import betaincinv
 
 from servetune import validate
 from servetune.engines.catalogue import load_catalogue
-from servetune.engines.mock_law import Law, Shape, sample, speed, value_text
+from servetune.engines.mock_law import Law, Shape, sample, speed, throughput, value_text
 from servetune.records import (
     Axis,
     Budget,
@@ -75,6 +75,8 @@ class Cell:
     """Change of the machine's speed over 100 launches."""
     launch_noise: float = 0.010
     run_noise: float = 0.011
+    seconds: float = 1e9
+    """Budget; a launch of the baseline takes 10 s."""
     required: tuple[str, ...] = ("wrong",)
     """Promises that are checked in this cell: wrong, power, coverage."""
 
@@ -90,6 +92,8 @@ CELLS = (
     Cell(name="no gain, drift 10 %", drift=0.10),
     Cell(name="+5 %, drift 10 %", gains=(0.05,), drift=0.10, required=("wrong", "power", "coverage")),
     Cell(name="+5 %, noise 5 %", gains=(0.05,), launch_noise=0.035, run_noise=0.035, required=("wrong", "coverage")),
+    Cell(name="no gain, 250 s", seconds=250.0),
+    Cell(name="+5 %, 400 s", gains=(0.05,), seconds=400.0, required=("wrong", "coverage")),
 )
 
 
@@ -137,7 +141,7 @@ def studies(cell: Cell, count: int, first: int = 0) -> Iterator[tuple[Study, Law
             engines=(engine,),
             workloads=(WorkloadSpec(name="chat", kind="chat", num_prompts=100),),
             objective=Objective(on="chat"),
-            budget=Budget(seconds=1e9, max_repeats=5),
+            budget=Budget(seconds=cell.seconds, max_repeats=5),
             seed=seed,
         )
         yield study, Law(structural=False, gains=gains)
@@ -165,8 +169,15 @@ def _measured(wanted: Measurement, study: Study, law: Law, cell: Cell, number: i
         _run(request.workload, request.repeat, drift * sample(law, config, SHAPE, launch=launch, run=place))
         for place, request in enumerate(wanted.runs)
     )
+    usual = throughput(law, study.baseline, SHAPE)
+    measured_s = sum(5.0 * usual / run.summary.total_token_throughput for run in runs)
     return Trial(
-        number=number, measurement=wanted, outcome=Completed(), runs=runs, command=Command(argv=()), wall_s=10.0
+        number=number,
+        measurement=wanted,
+        outcome=Completed(),
+        runs=runs,
+        command=Command(argv=()),
+        wall_s=5.0 + measured_s,
     )
 
 

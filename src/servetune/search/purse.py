@@ -30,11 +30,12 @@ class Purse(Record, frozen=True, kw_only=True):
         """Tell whether one more launch can be paid after the first `places` trials."""
         return self._left(places, 1) >= 0
 
-    def allows_block(self, places: int, launches: int) -> bool:
-        """Tell whether one more block of `launches` fits into the step's share."""
+    def blocks(self, places: int, launches: int) -> int:
+        """Return how many more blocks of `launches` fit into the step's share after the first `places` trials."""
         before, now = self.ledger.spent(self.places), self.ledger.spent(places)
-        mine = (self._limit(places) - before) * self.share
-        return now - before + launches * self._launch_s(places) <= mine
+        left_s = (self._limit(places) - before) * self.share - (now - before)
+        block_s = launches * self._launch_s(places)
+        return max(0, int(left_s / block_s)) if block_s else looks(self.ledger.study)
 
     def _left(self, places: int, launches: int) -> float:
         return self._limit(places) - self.ledger.spent(places) - launches * self._launch_s(places)

@@ -70,6 +70,8 @@ class Race:
         self.ledger, self.contest, self.purse, self.prior, self.seen = ledger, contest, purse, prior, seen
         self.study = ledger.study
         self.looks = looks(self.study)
+        self.last = self.looks
+        """The last look, as far as the budget allows."""
         self.incumbent = contest.incumbent
         self.broken: str | None = None
         """Why the incumbent could not win itself."""
@@ -81,28 +83,25 @@ class Race:
         self.won: dict[space.Key, Comparison] = {}
         """Those of them that were shown to be better."""
         self.places = purse.places
-        objective = self.study.objective
-        self.rule = Rule(
-            alpha=contest.alpha, looks=self.looks, min_gain=objective.min_gain, confidence=objective.confidence
-        )
 
     def run(self) -> Outcome:
         """Replay block after block up to the first launch that is missing, or to the end of the step."""
         if not self.alive:
             return self._outcome(None)
-        for block in range(1, self.looks + 1):
+        block = 0
+        while True:
+            block += 1
             missing = self._missing(block)
             if missing is not None:
                 return self._outcome(missing) if self._may_launch(block) else self._outcome(None, BUDGET)
             if not self._close(block):
                 return self._outcome(None, NONE_LEFT)
             if block >= 2:
-                self._judge()
+                self._judge(block)
             if self._is_decided(block):
                 return self._outcome(None, DECIDED if block < self.looks else "")
-            if 2 <= block < self.looks and not self._may_repeat(block):
-                return self._outcome(None, BUDGET)
-        return self._outcome(None)
+            if block == self.last or (block > 2 and not self._may_repeat(block)):
+                return self._outcome(None, BUDGET if block < self.looks else "")
 
     # ----------------------------------------------------------------------- measuring
 
@@ -142,7 +141,7 @@ class Race:
     def _may_repeat(self, block: int) -> bool:
         """Whether the next block is paid for; one that has begun is."""
         begun = any(self._cell(block + 1, config).last >= 0 for config in self._entrants())
-        return begun or self.purse.allows_block(self.places, len(self._entrants()))
+        return begun or self.purse.blocks(self.places, len(self._entrants())) >= 1
 
     # ----------------------------------------------------------------------- deciding
 
@@ -207,13 +206,23 @@ class Race:
         variance = pool((self.prior, residual(self.blocks)))
         return compare([block[old] for block in both], [block[new] for block in both], variance)
 
-    def _judge(self) -> None:
-        """Look at each challenger that is still alive."""
+    def _judge(self, block: int) -> None:
+        """Look at each challenger that is still alive.
+
+        The last look is fixed at the first one from costs alone: what is known of the gains must not move it.
+        """
+        if block == 2:
+            expected = 1 + (len(self.contest.challengers) + 1) // 2
+            self.last = min(self.looks, 2 + self.purse.blocks(self.places, expected))
+        objective = self.study.objective
+        rule = Rule(
+            alpha=self.contest.alpha, looks=self.last, min_gain=objective.min_gain, confidence=objective.confidence
+        )
         best = max((won.estimate for won in self.won.values()), default=-math.inf)
         for config in tuple(self.alive):
             found = self._compare(config)
             assert found is not None, "two blocks of two configs leave a degree of freedom"
-            judgement = judge(found, self.rule, rivals=len(self.alive), beaten_by=best)
+            judgement = judge(found, rule, rivals=len(self.alive), beaten_by=best)
             self.verdicts[space.key(config)] = self._verdict(config, judgement.kind, judgement.reason, found)
             if self._has_checked_weights(config):
                 self.compared[space.key(config)] = found

@@ -379,12 +379,23 @@ def test_required_quality_holds_when_limits_are_broken_and_when_the_baseline_fai
 def test_a_step_ends_when_its_share_of_the_budget_is_spent() -> None:
     """After two blocks at least, so that later steps and the validation keep theirs."""
     asked = study(budget=Budget(seconds=300.0, max_repeats=10))
-    history = search_all(asked, Lab({"fp8": 1.03}, noise=0.03))
+    history = search_all(asked, Lab({"fp8": 1.05}, noise=0.03))
     steps = staged.steps(asked, CATALOGUES, history)
 
     assert "budget" in [step.stop_reason for step in steps]
     assert [step.name for step in steps] == ["engine", "seqs", "tokens"]
     assert sum(trial.wall_s for trial in history) <= 300.0
+
+
+def test_the_last_look_that_the_budget_allows_spends_the_whole_error_probability() -> None:
+    """What a longer race would have kept for later looks is not lost."""
+    three = (engine(variants=("", "fp8", "awq")),)
+    short = study(engines=three, budget=Budget(seconds=120.0, max_repeats=5))
+    long = study(engines=three, budget=Budget(seconds=1e6, max_repeats=5))
+    lab = Lab({"fp8": 1.2}, noise=0.02)
+
+    assert _verdict(steps_of(short, lab)[0], "one fp8").repeats == 2
+    assert _verdict(steps_of(long, lab)[0], "one fp8").repeats == 3
 
 
 def test_without_money_left_the_search_ends_and_says_what_is_untried() -> None:
