@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from servetune import tokenizer, weights
+from servetune import tokenizer, weights, workloads
 from servetune.engines import get
 from servetune.engines.process import Server, free_port
 from servetune.errors import EngineFailed
 from servetune.gguf_file import aligned, alignment_of, read_head
-from servetune.records import Config, EngineSpec, Installed, OptionValue
+from servetune.records import Config, EngineSpec, Installed, OptionValue, WorkloadSpec
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -192,6 +192,25 @@ def test_the_rebuilt_tokenizer_agrees_with_the_engine(model: Path, pre: str, tmp
         for text in TEXTS:
             answer = json.loads(post(server, "/tokenize", {"content": text, "parse_special": True}))
             assert ours.encode(text) == answer["tokens"], text
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [("chat", {"input_mean": 60}), ("random", {"input_len": 100, "prefix_len": 10, "output_len": 4})],
+)
+def test_prompts_have_the_tokens_that_the_engine_counts(
+    model: Path, kind: str, params: dict[str, OptionValue], tmp_path: Path
+) -> None:
+    """The lengths of requests are those of the engine's own tokenizer; random ones are all exact."""
+    ours = tokenizer.load(str(model))
+    spec = WorkloadSpec(name="w", kind=kind, num_prompts=20, params=params)
+    requests = workloads.build(spec, seed=7, tokenizer=ours)
+    with serving(model, tmp_path) as server:
+        for request in requests:
+            answer = json.loads(post(server, "/tokenize", {"content": request.prompt}))
+            assert len(answer["tokens"]) == request.prompt_tokens
+    if kind == "random":
+        assert {request.prompt_tokens for request in requests} == {110}
 
 
 def write_with_pre_tokenizer(model: Path, pre: str, target: Path) -> None:
