@@ -219,14 +219,13 @@ def spent(alpha: float, look: int, looks: int) -> float:
     return alpha * (math.pow(look / looks, SPENDING_POWER) - before)
 
 
-def judge(comparison: Comparison, rule: Rule, *, rivals: int = 1, beaten_by: float = -math.inf) -> Judgement:
+def judge(comparison: Comparison, rule: Rule, *, rivals: int = 1) -> Judgement:
     """Say what the look after `comparison.pairs` blocks shows about a challenger.
 
     Args:
         comparison: The challenger against the incumbent.
         rule: Its error probability, its last look and the gain that counts.
         rivals: Challengers that are still measured, from which the degrees of freedom at the last look are foreseen.
-        beaten_by: The log gain of a challenger that already won; who cannot beat it is dropped.
     """
     level = spent(rule.alpha, comparison.pairs, rule.looks)
     least = math.log1p(rule.min_gain)
@@ -242,8 +241,6 @@ def judge(comparison: Comparison, rule: Rule, *, rivals: int = 1, beaten_by: flo
         return Judgement(kind=kind, settled=False, reason="")
     if optimistic < max(least, _showable(comparison, rule, rivals)):
         return Judgement(kind=kind, settled=True, reason="a gain is too unlikely to be shown with more repeats")
-    if optimistic < beaten_by:
-        return Judgement(kind=kind, settled=True, reason="unlikely to beat the best of this step")
     reason = f"the gain is below {rule.min_gain:.1%}" if low > 0 else ""
     return Judgement(kind=kind, settled=False, reason=reason)
 

@@ -7,6 +7,7 @@ challengers were chosen.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -28,6 +29,7 @@ from servetune.search.purse import Purse, looks
 
 BUDGET = "budget"
 DECIDED = "decided"
+BEATEN = "unlikely to beat the best of this step"
 NONE_LEFT = "no config is left to compare with"
 
 
@@ -218,11 +220,13 @@ class Race:
         rule = Rule(
             alpha=self.contest.alpha, looks=self.last, min_gain=objective.min_gain, confidence=objective.confidence
         )
-        best = max((won.estimate for won in self.won.values()), default=-math.inf)
+        looks: dict[space.Key, Comparison] = {}
+        rivals = len(self.alive)
         for config in tuple(self.alive):
             found = self._compare(config)
             assert found is not None, "two blocks of two configs leave a degree of freedom"
-            judgement = judge(found, rule, rivals=len(self.alive), beaten_by=best)
+            looks[space.key(config)] = found
+            judgement = judge(found, rule, rivals=rivals)
             self.verdicts[space.key(config)] = self._verdict(config, judgement.kind, judgement.reason, found)
             if self._has_checked_weights(config):
                 self.compared[space.key(config)] = found
@@ -230,15 +234,24 @@ class Race:
                     self.won[space.key(config)] = found
             if judgement.settled and self.broken is None:
                 self.alive.remove(config)
-        if self.broken is not None:
-            self._drop_hopeless()
+        self._drop_beaten(looks)
 
-    def _drop_hopeless(self) -> None:
-        """While any config that keeps the limits will do: leave those that may still be the best of them."""
-        able = {space.key(config): self.compared.get(space.key(config)) for config in self.alive}
-        best = max((found.estimate for found in able.values() if found), default=math.inf)
-        kept = {key for key, found in able.items() if found and found.bound(FUTILITY) >= best}
-        self.alive = [config for config in self.alive if space.key(config) in kept]
+    def _drop_beaten(self, looks: Mapping[space.Key, Comparison]) -> None:
+        """Leave those that may still be the best.
+
+        They must beat a challenger that has won, or, while any config that keeps the limits will do, the best of them.
+        """
+        rivals = self.won
+        if self.broken is not None:
+            self.alive = [config for config in self.alive if self._has_checked_weights(config)]
+            rivals = {space.key(config): looks[space.key(config)] for config in self.alive}
+        best = max((found.estimate for found in rivals.values()), default=-math.inf)
+        for config in tuple(self.alive):
+            found = looks[space.key(config)]
+            if found.bound(FUTILITY) < best:
+                self.alive.remove(config)
+                kind = self.verdicts[space.key(config)].kind
+                self.verdicts[space.key(config)] = self._verdict(config, kind, BEATEN, found)
 
     def _has_checked_weights(self, config: Config) -> bool:
         return self.study.quality == "report" or config.variant == self.study.baseline.variant
