@@ -49,6 +49,7 @@ class Client:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
+        self._offset_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._freed_ns: deque[int] = deque()
         self._last_byte_ns = 0
@@ -109,15 +110,20 @@ class Client:
         if self.epoch_ns:
             return
         self.epoch_ns = self._last_byte_ns = time.time_ns()
+        self._offset_ns = self.epoch_ns - time.monotonic_ns()
         for exchange in self._upcoming:
             exchange.epoch_ns = self.epoch_ns
             exchange.scheduled_ns = self.epoch_ns + exchange.request.due_ns
+
+    def _now_ns(self) -> int:
+        """CLOCK_REALTIME as it would be had nobody set it since the start: the schedule must not jump with it."""
+        return time.monotonic_ns() + self._offset_ns
 
     # ------------------------------------------------------------------ schedule
 
     def _pump(self) -> None:
         """Start what is due and allowed, open connections for what comes next, and set the alarm for it."""
-        now = time.time_ns()
+        now = self._now_ns()
         upcoming, due = self._upcoming, self._due
         while upcoming and upcoming[0].scheduled_ns <= now:
             upcoming[0].queued = self.in_flight + len(due) >= self._limit
@@ -259,9 +265,11 @@ class Client:
             return
         if exchange.bytes_sent == len(wire):
             exchange.sent_done_ns = time.time_ns()
-            if begin:
+            if connection.blocked:
+                connection.blocked = False
                 self._loop.remove_writer(connection.fileno)
-        elif not begin:
+        elif not connection.blocked:
+            connection.blocked = True
             self._loop.add_writer(connection.fileno, self._send, exchange, connection)
 
     def _readable(self, connection: Connection) -> None:
@@ -317,7 +325,7 @@ class Client:
         shortest = min(self._job.idle_timeout_s, self._job.total_timeout_s)
         while True:
             await asyncio.sleep(min(0.25, shortest / 4))
-            now = time.time_ns()
+            now = self._now_ns()
             for exchange in [each for each in self._active if self._timed_out(each, now)]:
                 self._cut(exchange)
 

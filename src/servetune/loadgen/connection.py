@@ -42,13 +42,15 @@ def kernel_stamp_ns(ancillary: Ancillary) -> int | None:
 class Connection:
     """One open connection; `user` is whoever waits for bytes from it."""
 
-    __slots__ = ("fileno", "opened_ns", "socket", "used", "user")
+    __slots__ = ("blocked", "fileno", "opened_ns", "socket", "used", "user")
 
     def __init__(self, opened: socket.socket) -> None:
         self.socket = opened
         self.fileno = opened.fileno()
         self.opened_ns = time.time_ns()
         self.used = False
+        self.blocked = False
+        """The socket takes no more for now; a writer waits."""
         self.user: object | None = None
 
 
