@@ -129,6 +129,22 @@ def test_a_cap_shows_in_littles_law(
     assert not evidence or evidence in found[0].evidence
 
 
+@pytest.mark.parametrize("decoding", [216, 224, 233, 234, 235, 237])
+def test_published_runs_under_a_default_cap_of_256_are_recognised(decoding: int) -> None:
+    """Decoding requests of seven published vLLM runs with 1000 in flight."""
+    made = summary(output_throughput=decoding * 10.0, latency={"tpot": distribution(100.0)})
+
+    assert _codes(made, peak_open=1000) == ["cap-suspected"]
+
+
+@pytest.mark.parametrize("decoding", [190, 638, 746, 928])
+def test_published_runs_of_engines_without_that_cap_are_not(decoding: int) -> None:
+    """SGLang and TensorRT-LLM on the same load."""
+    made = summary(output_throughput=decoding * 10.0, latency={"tpot": distribution(100.0)})
+
+    assert _codes(made, peak_open=1000) == []
+
+
 @pytest.mark.parametrize(("made", "code"), [(98, ["output-mismatch"]), (102, ["output-mismatch"]), (99, []), (101, [])])
 def test_the_server_must_generate_what_was_asked(made: int, code: list[str]) -> None:
     """Only whole requests with counts of the server are compared."""
