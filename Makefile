@@ -4,6 +4,7 @@
 VENV ?= .venv
 export SERVETUNE_VENV := $(abspath $(VENV))
 BIN := $(VENV)/bin
+export SERVETUNE_TEST_CACHE ?= $(CURDIR)/.cache/servetune
 
 demo:  ## start a real engine many times, choose the best configuration, write the report
 	@scripts/make-venv.sh local,charts
@@ -12,7 +13,7 @@ demo:  ## start a real engine many times, choose the best configuration, write t
 test:  ## all tests that need no extra engine, with one short real llama.cpp study
 	@scripts/make-venv.sh local,charts,dev
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -m "not slow" $(PYTEST)
+	@$(BIN)/coverage run -m pytest -m "not slow and not engine" $(PYTEST)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/python scripts/check-coverage.py
 

@@ -32,7 +32,7 @@ def demo(prompts: int = 12) -> Study:
     load = Load(idle_timeout_s=DEMO_LONGEST_S, total_timeout_s=DEMO_LONGEST_S)
     engine = EngineSpec(
         name="llamacpp",
-        options={"threads": 1},
+        options={"ctx_size": 2048, "parallel": 4, "threads": 1},
         axes=(
             Axis(option="threads", values=(1, 2)),
             Axis(option="cache_type_k", values=("f16", "q8_0")),
@@ -48,7 +48,7 @@ def demo(prompts: int = 12) -> Study:
     return Study(
         name="demo",
         model=DEMO_MODEL,
-        baseline=Config(engine="llamacpp", variant="F16", options={"threads": 1}),
+        baseline=Config(engine="llamacpp", variant="F16", options={"ctx_size": 2048, "parallel": 4, "threads": 1}),
         engines=(engine,),
         workloads=(
             WorkloadSpec(

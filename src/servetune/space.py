@@ -45,6 +45,20 @@ def _shown(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def without_fixed(config: Config, engines: Iterable[EngineSpec]) -> Config:
+    """Return `config` without the options that its engine table fixes for every config; axes stay."""
+    spec = next((spec for spec in engines if spec.name == config.engine), None)
+    if spec is None:
+        return config
+    varied = {axis.option for axis in spec.axes}
+    kept = {
+        name: value
+        for name, value in config.options.items()
+        if name in varied or name not in spec.options or not same_value(value, spec.options[name])
+    }
+    return Config(engine=config.engine, variant=config.variant, options=kept)
+
+
 def same_value(one: OptionValue | None, other: OptionValue | None) -> bool:
     """Tell whether both are the same value of an option; 1 and true are not."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other

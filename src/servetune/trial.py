@@ -49,6 +49,10 @@ from servetune.records import (
 from servetune.store.files import publish
 from servetune.tokenizer import Tokenizer
 
+BROKEN_CONNECTION = ("connect", "reset", "truncated")
+DEATH_IS_TOLD_S = 0.3
+"""How long the keeper may take to tell that an engine died; milliseconds on a quiet machine."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Laboratory:
@@ -129,7 +133,7 @@ class _TrialRun:
 
     def make(self) -> Trial:
         """Go through the stages; the first that fails decides the outcome."""
-        label = space.label(self.config)
+        label = space.label(space.without_fixed(self.config, self.lab.study.engines))
         self.hooks.on_begin(self._trial(Completed()))
         self.hooks.emit(TrialStarted(number=self.number, measurement=self.measurement, label=label))
         facts = self.lab.model_facts.get(self.model)
@@ -272,7 +276,7 @@ class _TrialRun:
 
     def _load_failure(self, serving: _Serving, failure: LoadFailed) -> Failed:
         stage = "warmup" if failure.cause == "warmup-failed" else "load"
-        died = serving.explain()
+        died = _wait_for(serving.explain)
         if died is not None:
             return _failed(stage, *died)
         if stage == "load":
@@ -283,7 +287,8 @@ class _TrialRun:
     def _judge(self, serving: _Serving, records: list[RequestRecord]) -> Failed | None:
         """Failed when the server died, or answered nothing at all."""
         good = sum(record.error is None for record in records)
-        died = serving.explain()
+        broken = any(record.error is not None and record.error.kind in BROKEN_CONNECTION for record in records)
+        died = serving.explain() if not broken else _wait_for(serving.explain)
         if died is not None:
             cause, evidence = died
             return _failed("load", cause, f"{good} of {len(records)} requests were answered before\n{evidence}")
@@ -292,6 +297,14 @@ class _TrialRun:
         errors = [record.error for record in records if record.error is not None]
         table = sorted({f"{error.kind}: {error.message}" for error in errors})
         return _failed("load", _cause_of({error.kind for error in errors}), mask_text("\n".join(table[:5])))
+
+
+def _wait_for(explain: Callable[[], tuple[str, str] | None]) -> tuple[str, str] | None:
+    """Ask for a moment whether the server died: a client sees its connections break before the keeper can tell."""
+    end = time.monotonic() + DEATH_IS_TOLD_S
+    while (died := explain()) is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return died
 
 
 def _cause_of(error_kinds: set[str]) -> str:

@@ -71,7 +71,9 @@ WORKLOADS = st.builds(
     name=NAMES,
     kind=st.just("random"),
     num_prompts=st.integers(1, 10**6),
-    params=st.fixed_dictionaries({}, optional={"input_len": st.integers(1, 100_000), "output_len": st.integers(-(2**63) + 1, 2**63 - 1)}),
+    params=st.fixed_dictionaries(
+        {}, optional={"input_len": st.integers(1, 100_000), "output_len": st.integers(-(2**63) + 1, 2**63 - 1)}
+    ),
     load=st.builds(
         Load,
         request_rate=st.none() | PARTS,

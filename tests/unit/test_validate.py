@@ -16,6 +16,7 @@ from servetune.records import (
     Measurement,
     Objective,
     RunRequest,
+    Study,
     Summary,
     Trial,
     Variant,
@@ -371,3 +372,29 @@ def test_a_changed_study_uses_a_baseline_that_is_alone_in_the_last_block() -> No
 
     assert wanted is not None
     assert (wanted.role, wanted.block) == ("winner", 1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        study(engines=(engine(seqs=(32, 64), tokens=(1024, 4096), threads=(1, 2)),)),
+        study(engines=(engine(variants=("", "fp8", "awq")),)),
+        study(budget=Budget(seconds=1e6, max_repeats=6)),
+        study(objective=Objective(on="chat", min_gain=0.15)),
+        study(limits=Limits(max_loss=0.01)),
+    ],
+)
+def test_a_changed_study_never_repeats_a_run(changed: Study) -> None:
+    """It uses what it has, and asks only for the rest."""
+    lab = Lab(GAIN, noise=0.01)
+    before = run_all(study(), lab)
+
+    history = run_all(changed, lab, before)
+
+    made = [
+        (trial.measurement.step, trial.measurement.block, space.key(trial.config), run.workload, run.repeat)
+        for trial in history
+        for run in trial.runs
+    ]
+    assert len(made) == len(set(made))
+    assert validate.conclude(changed, CATALOGUES, history).finished

@@ -17,6 +17,7 @@ from servetune import space
 from servetune.metrics import METRICS, value
 from servetune.records import (
     Completed,
+    Config,
     Event,
     Failed,
     LoadProgress,
@@ -43,18 +44,23 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def verdict_line(verdict: Verdict) -> str:
+def name_of(config: Config, study: Study) -> str:
+    """The config in words, without what the study fixes for all."""
+    return space.label(space.without_fixed(config, study.engines))
+
+
+def verdict_line(verdict: Verdict, study: Study) -> str:
     """One verdict in words with its interval."""
     gain = verdict.gain
     figures = f" {gain.estimate:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}]" if gain else ""
     adopted = ", adopted" if verdict.adopted else ""
     reason = f" ({verdict.reason})" if verdict.reason else ""
-    return f"{space.label(verdict.config)}: {verdict.kind}{figures}{adopted}{reason}"
+    return f"{name_of(verdict.config, study)}: {verdict.kind}{figures}{adopted}{reason}"
 
 
 def trial_line(trial: Trial, study: Study) -> str:
     """One finished trial with the objective's figure."""
-    label = space.label(trial.config)
+    label = name_of(trial.config, study)
     if isinstance(trial.outcome, Failed):
         first = trial.outcome.evidence.splitlines()[0] if trial.outcome.evidence else ""
         return f"{label}: failed at {trial.outcome.stage}, {trial.outcome.cause}: {first}"
@@ -104,7 +110,7 @@ class PlainProgress:
                 self._say(f"trial {event.trial.number}: {trial_line(event.trial, self.study)}{left}")
             case StepDone():
                 for verdict in event.step.verdicts:
-                    self._say(f"   {verdict_line(verdict)}")
+                    self._say(f"   {verdict_line(verdict, self.study)}")
             case Notice():
                 self._say(event.text)
             case _:
@@ -154,7 +160,7 @@ class LiveProgress:
             case StepDone():
                 for verdict in event.step.verdicts:
                     style = "green" if verdict.adopted else "dim"
-                    self.console.print(Text(f"  {verdict_line(verdict)}", style=style))
+                    self.console.print(Text(f"  {verdict_line(verdict, self.study)}", style=style))
             case Notice():
                 self.console.print(Text(event.text, style="cyan"))
             case RunDone():
@@ -169,7 +175,7 @@ class LiveProgress:
             return
         wants_more = self.study.objective.goal == "maximize"
         if self.best is None or (figure > self.best[0]) == wants_more:
-            self.best = (figure, space.label(event.trial.config))
+            self.best = (figure, name_of(event.trial.config, self.study))
 
     def _panel(self) -> RenderableType:
         rows = Table.grid(padding=(0, 1))

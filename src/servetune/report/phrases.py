@@ -5,17 +5,29 @@ Pure. It knows no sentence; `english.py` holds them, and another language is ano
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from servetune import metrics
+from servetune import metrics, space
+from servetune.records import Config, EngineSpec
+from servetune.report import formatting
 from servetune.report.english import TEXT
 
 
 class Phrases:
     """One language's catalogue; calling it with a key gives the sentence with its values filled in."""
 
-    def __init__(self, text: Mapping[str, str] = TEXT) -> None:
+    def __init__(self, text: Mapping[str, str] = TEXT, *, engines: Sequence[EngineSpec] = ()) -> None:
+        """`engines` are the study's engine tables: what they fix for every config is left out of its name."""
         self._text = text
+        self._engines = tuple(engines)
+
+    def about(self, engines: Sequence[EngineSpec]) -> Phrases:
+        """Return the same language for a study of these engines."""
+        return Phrases(self._text, engines=engines)
+
+    def config(self, config: Config) -> str:
+        """Return the name of a config in at most 80 characters."""
+        return formatting.clip(space.label(space.without_fixed(config, self._engines)))
 
     def __call__(self, key: str, **values: object) -> str:
         """Return the sentence `key`; raises KeyError for an unknown key or a value that the sentence lacks."""

@@ -37,7 +37,7 @@ def build(
 
     `study_toml` is the study file as used, `causes` explains the codes of failures, `say` is the language.
     """
-    say = say or Phrases()
+    say = (say or Phrases()).about(results.study.engines)
     compared = evidence.comparison(results, results.conclusion.baseline, results.conclusion.recommended)
     candidates, points = evidence.candidates(results), evidence.trial_points(results)
     charts = specs.charts(results, compared, candidates=candidates, points=points, say=say)

@@ -12,7 +12,6 @@ from servetune.records import Config, Finding, OptionValue, Record, Results, Ste
 from servetune.report import evidence, formatting
 from servetune.report.document import Bullets, Cell, Column, Paragraph, Part, Section, Table, Tone
 from servetune.report.phrases import Phrases
-from servetune.report.views.verdict import short
 
 _KIND_TONES: dict[str, Tone] = {"better": "good", "worse": "bad", "invalid": "bad"}
 _SEVERITY_TONES: dict[str, Tone] = {"bars": "bad", "warning": "warn", "note": "muted"}
@@ -42,7 +41,7 @@ def steps(results: Results, say: Phrases) -> Section:
 def _step_rows(step: StepResult, say: Phrases) -> Iterator[tuple[Cell, ...]]:
     yield (
         Cell(text=formatting.clip(step.title, 60), tone="strong"),
-        Cell(text=short(step.incumbent), code=True),
+        Cell(text=say.config(step.incumbent), code=True),
         Cell(text=say("steps.incumbent"), tone="muted"),
         *(Cell(text="") for _ in range(4)),
     )
@@ -53,7 +52,7 @@ def _step_rows(step: StepResult, say: Phrases) -> Iterator[tuple[Cell, ...]]:
 def _verdict_cells(verdict: Verdict, say: Phrases) -> tuple[Cell, ...]:
     adopted = Cell(text=say("yes"), tone="good") if verdict.adopted else Cell(text=say("no"), tone="muted")
     return (
-        Cell(text=short(verdict.config), code=True),
+        Cell(text=say.config(verdict.config), code=True),
         Cell(text=say.word("kind", verdict.kind), tone=_KIND_TONES.get(verdict.kind, "")),
         Cell(text=formatting.bracket(verdict.gain)),
         Cell(text=formatting.count(verdict.repeats)),
@@ -64,7 +63,7 @@ def _verdict_cells(verdict: Verdict, say: Phrases) -> tuple[Cell, ...]:
 
 def _step_end(step: StepResult, say: Phrases) -> str:
     key = "steps.end" if step.finished else "steps.open"
-    line = say(key, title=formatting.clip(step.title, 60), leader=short(step.leader))
+    line = say(key, title=formatting.clip(step.title, 60), leader=say.config(step.leader))
     return f"{line} {say('steps.stopped', reason=formatting.clip(step.stop_reason, 160))}" if step.stop_reason else line
 
 
@@ -80,7 +79,7 @@ def failures(results: Results, causes: dict[str, str], say: Phrases) -> Section:
     groups: dict[_Failure, list[int]] = {}
     for trial, outcome in evidence.failed_trials(results):
         failure = _Failure(
-            config=short(trial.config),
+            config=say.config(trial.config),
             stage=outcome.stage,
             cause=formatting.clip(outcome.cause, 60),
             evidence=_log_lines(outcome.evidence),
@@ -121,7 +120,7 @@ def validation(results: Results, say: Phrases) -> Section:
     end = results.conclusion
     parts: list[Part] = []
     if end.changes:
-        intro = say("validation.intro", label=short(end.recommended), baseline=short(end.baseline))
+        intro = say("validation.intro", label=say.config(end.recommended), baseline=say.config(end.baseline))
         parts += [Paragraph(text=intro), _changes_table(results, say)]
     elif end.recommended == end.baseline:
         parts.append(Paragraph(text=say("validation.not-needed" if end.finished else "validation.missing")))
@@ -131,7 +130,7 @@ def validation(results: Results, say: Phrases) -> Section:
         lines = tuple(
             say(
                 "validation.barred",
-                label=short(verdict.config),
+                label=say.config(verdict.config),
                 gain=formatting.bracket(verdict.gain),
                 reason=formatting.clip(verdict.reason, 240),
             )

@@ -12,14 +12,13 @@ from servetune.records import Results
 from servetune.report import evidence, formatting
 from servetune.report.document import Cell, Column, Figure, Heading, Paragraph, Part, Section, Table, Tone
 from servetune.report.phrases import Phrases
-from servetune.report.views.verdict import short
 
 
 def before_after(results: Results, compared: evidence.Comparison, say: Phrases) -> Section:
     """Return baseline against recommended config on every workload: throughput and latency, with what got worse."""
     parts: list[Part] = [*_comparison(results, compared, say)]
     for barred in _given_up(results):
-        title = say("compare.barred", label=short(barred.recommended))
+        title = say("compare.barred", label=say.config(barred.recommended))
         parts += [Heading(text=title), *_comparison(results, barred, say, after="barred")]
     return Section(name="before-after", title=say("compare.title"), parts=tuple(parts))
 
@@ -38,9 +37,9 @@ def _comparison(
     if not _measured(compared):
         return [Paragraph(text=say("compare.none"), tone="warn")]
     if compared.baseline == compared.recommended:
-        same = Paragraph(text=say("compare.same", label=short(compared.baseline)))
+        same = Paragraph(text=say("compare.same", label=say.config(compared.baseline)))
         return [same, _one_sided(compared, say), *_not_measured(compared, say)]
-    names = {"baseline": short(compared.baseline), "after": short(compared.recommended)}
+    names = {"baseline": say.config(compared.baseline), "after": say.config(compared.recommended)}
     source = "compare.fresh" if compared.fresh else "compare.search"
     return [
         Paragraph(text=say(f"compare.intro-{after}", **names)),

@@ -14,7 +14,6 @@ from servetune.records import Command, Completed, Config, Results, Run, Trial
 from servetune.report import blocks, evidence, formatting
 from servetune.report.document import Cell, Code, Column, Fold, Heading, Paragraph, Section, Table
 from servetune.report.phrases import Phrases
-from servetune.report.views.verdict import short
 
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|[\ud800-\udfff]")
 _LONG_LINE = 100
@@ -25,14 +24,14 @@ def command(results: Results, say: Phrases) -> Section:
     config = results.conclusion.recommended
     trial = _latest(results, config)
     if trial is None:
-        nothing = Paragraph(text=say("command.none", label=short(config)), tone="warn")
+        nothing = Paragraph(text=say("command.none", label=say.config(config)), tone="warn")
         return Section(name="command", title=say("command.title"), parts=(nothing,))
     return Section(
         name="command",
         title=say("command.title"),
         parts=(
             Code(text=shell_text(trial.command), language="sh"),
-            Paragraph(text=say("command.note", label=short(config), number=trial.number), tone="muted"),
+            Paragraph(text=say("command.note", label=say.config(config), number=trial.number), tone="muted"),
         ),
     )
 
@@ -105,7 +104,7 @@ def _rows(trial: Trial, metric: str, say: Phrases) -> Iterator[tuple[Cell, ...]]
             Cell(
                 text=say("trials.step", step=formatting.clip(trial.measurement.step, 40), block=trial.measurement.block)
             ),
-            Cell(text=short(trial.config), code=True),
+            Cell(text=say.config(trial.config), code=True),
             _outcome(trial, say),
             *_run_cells(run, metric, say),
             Cell(text=start),
@@ -146,7 +145,7 @@ def _fold(trial: Trial, say: Phrases) -> Fold:
     summary = say(
         "raw.trial",
         number=trial.number,
-        label=short(trial.config),
+        label=say.config(trial.config),
         step=formatting.clip(trial.measurement.step, 40),
         role=say.word("role", trial.measurement.role),
         outcome=_outcome(trial, say).text,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from servetune import metrics, space
-from servetune.records import Config, Interval, Record, Results, Verdict
+from servetune import metrics
+from servetune.records import Interval, Record, Results, Verdict
 from servetune.report import evidence, formatting
 from servetune.report.document import Tone
 from servetune.report.phrases import Phrases
@@ -24,11 +24,6 @@ class Headline(Record, frozen=True, kw_only=True):
     tone: Tone
     notes: tuple[tuple[Tone, str], ...]
     """What must be known with it: findings, losses, what is missing."""
-
-
-def short(config: Config) -> str:
-    """Return the label of a config in at most 80 characters."""
-    return formatting.clip(space.label(config))
 
 
 def headline(results: Results, compared: evidence.Comparison, say: Phrases) -> Headline:
@@ -57,7 +52,7 @@ def _sentence(results: Results, say: Phrases) -> tuple[Tone, str]:
     if not end.finished:
         return "warn", _unfinished(results, say)
     if not end.limits_met:
-        return "bad", say("verdict.no-limits", limits=limits_line(results, say), baseline=short(end.baseline))
+        return "bad", say("verdict.no-limits", limits=limits_line(results, say), baseline=say.config(end.baseline))
     if end.recommended == end.baseline:
         return ("warn", _barred(results, say)) if end.barred else ("", _no_difference(results, say))
     return _winner(results, say)
@@ -79,8 +74,8 @@ def _unfinished(results: Results, say: Phrases) -> str:
         made = claim(results, _published(results, end.gain), say)
         return say("verdict.unfinished-gain", claim=made, steps=steps)
     if end.recommended != end.baseline:
-        return say("verdict.unfinished-leads", label=short(end.recommended), steps=steps)
-    return say("verdict.unfinished-baseline", label=short(end.baseline), steps=steps)
+        return say("verdict.unfinished-leads", label=say.config(end.recommended), steps=steps)
+    return say("verdict.unfinished-baseline", label=say.config(end.baseline), steps=steps)
 
 
 def _barred(results: Results, say: Phrases) -> str:
@@ -91,7 +86,7 @@ def _barred(results: Results, say: Phrases) -> str:
         "verdict.barred",
         claim=claim(results, first, say),
         reason=reason,
-        recommended=short(results.conclusion.baseline),
+        recommended=say.config(results.conclusion.baseline),
     )
 
 
@@ -102,14 +97,14 @@ def _no_difference(results: Results, say: Phrases) -> str:
         better=_better(objective.metric, say),
         workload=formatting.clip(evidence.objective_workload(results), 60),
         min_gain=formatting.percent(objective.min_gain),
-        baseline=short(end.baseline),
+        baseline=say.config(end.baseline),
         confidence=formatting.percent(objective.confidence),
     )
 
 
 def _winner(results: Results, say: Phrases) -> tuple[Tone, str]:
     end = results.conclusion
-    names = {"label": short(end.recommended), "baseline": short(end.baseline)}
+    names = {"label": say.config(end.recommended), "baseline": say.config(end.baseline)}
     if end.gain is None:
         is_measured = any(trial.config == end.baseline for trial in evidence.measured_trials(results))
         return "warn", say("verdict.not-confirmed" if is_measured else "verdict.no-baseline", **names)
@@ -137,17 +132,17 @@ def claim(results: Results, verdict: Verdict, say: Phrases) -> str:
     A verdict without a gain gives the config's label alone.
     """
     if verdict.gain is None:
-        return short(verdict.config)
+        return say.config(verdict.config)
     metric, is_baseline = results.study.objective.metric, verdict.against == results.conclusion.baseline
     change = evidence.plain_change(verdict.gain, metric)
     is_fresh = is_baseline and evidence.fresh_pairs(results, verdict.against, verdict.config) > 0
     return say(
         "claim",
-        label=short(verdict.config),
+        label=say.config(verdict.config),
         workload=formatting.clip(evidence.objective_workload(results), 60),
         change=formatting.percent(abs(change.estimate), decimals=formatting.decimals_of(change)),
         better=_direction(metric, say, up=change.estimate > 0),
-        against=say("against.baseline" if is_baseline else "against.other", label=short(verdict.against)),
+        against=say("against.baseline" if is_baseline else "against.other", label=say.config(verdict.against)),
         evidence=gain_evidence(
             results, verdict.gain, say.counted("pairs" if is_fresh else "pairs-search", verdict.repeats), say
         ),
@@ -198,8 +193,8 @@ def _barred_notes(results: Results, say: Phrases) -> list[str]:
     return [
         say(
             "barred.note",
-            label=short(verdict.config),
-            against=short(verdict.against),
+            label=say.config(verdict.config),
+            against=say.config(verdict.against),
             gain=formatting.bracket(verdict.gain),
             reason=formatting.clip(verdict.reason, 200) or say("verdict.no-reason"),
         )
