@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests never see the user's keys, proxies, lock or cache (SERVETUNE_TEST_CACHE shares downloads between runs)."""
+    """Tests never see the user's keys, proxies, lock or cache."""
     for name in ("OPENAI_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     own = tmp_path_factory.mktemp("own")
     monkeypatch.setenv("SERVETUNE_LOCK", str(own / "measure.lock"))
-    shared = os.environ.get("SERVETUNE_TEST_CACHE")
-    monkeypatch.setenv("SERVETUNE_CACHE", str(Path(shared) if shared else own / "cache"))
+    monkeypatch.setenv("SERVETUNE_CACHE", str(own / "cache"))
