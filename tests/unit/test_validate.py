@@ -136,6 +136,18 @@ def test_runs_that_are_there_are_not_made_again() -> None:
     assert again == msgspec.structs.replace(wanted, runs=wanted.runs[1:])
 
 
+def test_a_short_study_publishes_an_interval_of_use() -> None:
+    """Where every step adopted something, their spread is used, or one degree of freedom would be all there is."""
+    asked = study(
+        engines=(engine(variants=("", "fp8", "awq"), threads=(1, 2)),),
+        budget=Budget(seconds=1e6, max_repeats=2),
+    )
+    conclusion = concluded(asked, Lab({"fp8": 2.0, "threads=2": 2.0, "threads=1": 1.5}, noise=0.02))
+
+    assert conclusion.gain is not None
+    assert conclusion.gain.high - conclusion.gain.low < 0.5
+
+
 # --------------------------------------------------------------------------- losses
 
 

@@ -180,7 +180,6 @@ class Race:
             return False
         failed, self.incumbent = self.incumbent, max(able, key=lambda config: values[space.key(config)])
         self.alive.remove(self.incumbent)
-        self.compared.clear()
         self.verdicts[space.key(self.incumbent)] = Verdict(
             config=self.incumbent,
             against=failed,
@@ -192,15 +191,13 @@ class Race:
         return True
 
     def _keep_limits(self) -> None:
-        """Take out challengers that break a limit, and see whether the incumbent does, which takes two launches."""
+        """Take out challengers that break a limit, and see whether the incumbent does (acted on from two blocks on)."""
         for config in tuple(self.alive):
             reason = disqualified(self.study, self.seen[space.key(config)])
             if reason is not None:
                 self.alive.remove(config)
                 self._exclude(config, reason, self._compare(config))
-        own = self.seen[space.key(self.incumbent)]
-        is_known = len(own) >= 2 * self.study.budget.runs_per_launch
-        self.broken = disqualified(self.study, own) if is_known else None
+        self.broken = disqualified(self.study, self.seen[space.key(self.incumbent)])
 
     def _compare(self, config: Config) -> Comparison | None:
         old, new = space.key(self.incumbent), space.key(config)

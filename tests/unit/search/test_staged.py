@@ -20,8 +20,9 @@ from servetune.records import (
     Summary,
     Trial,
     Verdict,
+    WorkloadSpec,
 )
-from servetune.search import staged
+from servetune.search import race, staged
 from tests.unit.laboratory_sample import CATALOGUES, Lab, distribution, engine, run_all, search_all, steps_of, study
 
 
@@ -250,16 +251,17 @@ def test_a_step_in_which_nothing_runs_ends() -> None:
 
 
 def test_a_challenger_that_won_takes_over_when_the_incumbent_dies_later() -> None:
-    """The comparison it won stands."""
+    """The comparison it won stands; another one that is still measured does not get its place."""
     asked = study(engines=(engine(variants=("", "fp8", "awq")),), budget=Budget(seconds=1e6, max_repeats=8))
 
     def dies(wanted: Measurement, _attempt: int) -> str | None:
         return "crashed" if wanted.role == "incumbent" and wanted.block == 4 else None
 
-    step = steps_of(asked, Lab({"fp8": 1.5, "awq": 1.49}, noise=0.03, fails=dies))[0]
+    step = steps_of(asked, Lab({"fp8": 1.08, "awq": 1.08 * 1.02}, noise=0.05, fails=dies))[0]
 
-    assert step.leader.variant in {"fp8", "awq"}
-    assert step.finished
+    assert step.leader.variant == "fp8"
+    assert _verdict(step, "one fp8").kind == "better"
+    assert _verdict(step, "one awq").repeats == 3
 
 
 def test_a_run_without_the_metric_counts_as_a_failure() -> None:
@@ -373,7 +375,85 @@ def test_required_quality_holds_when_limits_are_broken_and_when_the_baseline_fai
     assert failed.leader == Config(engine="one")
 
 
+def test_a_challenger_that_breaks_a_limit_after_it_won_is_out() -> None:
+    """It was still measured, since the incumbent broke one, which it then no longer did."""
+    ttft = {"": (100.0, 1200.0, 100.0, 100.0), "fp8": (100.0, 100.0, 3000.0, 100.0), "awq": (100.0,) * 4}
+
+    def change(config: Config, request: RunRequest, made: Summary) -> Summary:
+        if request.repeat > 3:
+            return made
+        return msgspec.structs.replace(made, latency={"ttft": distribution(ttft[config.variant][request.repeat])})
+
+    step = steps_of(study(limits=BOUND, engines=THREE), Lab({"fp8": 1.5, "awq": 1.45}, noise=0.1, change=change))[0]
+
+    assert _verdict(step, "one fp8").reason == "p99_ttft_ms 1067 > 500"
+    assert step.leader.variant == "awq"
+
+
+# --------------------------------------------------------------------------- error probability
+
+
+def test_the_error_probability_is_divided_over_all_challengers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A challenger of the first step has twice the part of a later one; together they have 1 - confidence."""
+    contests: dict[str, race.Contest] = {}
+
+    class Recorded(race.Race):
+        def run(self) -> race.Outcome:
+            contests[self.contest.name] = self.contest
+            return super().run()
+
+    monkeypatch.setattr(staged, "Race", Recorded)
+    spec = engine(variants=("", "fp8", "awq"), seqs=(32, 64, 128), tokens=(1024, 4096))
+    steps_of(study(engines=(spec,)), Lab())
+
+    parts = [contest.alpha * len(contest.challengers) for contest in contests.values()]
+    assert sum(parts) == pytest.approx(0.05)
+    assert contests["engine"].alpha == pytest.approx(2 * contests["seqs"].alpha)
+    assert contests["seqs"].alpha == contests["tokens"].alpha
+
+
+def test_what_the_first_step_leaves_goes_to_the_engine_that_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have fewer options than another one."""
+    contests: dict[str, race.Contest] = {}
+
+    class Recorded(race.Race):
+        def run(self) -> race.Outcome:
+            contests[self.contest.name] = self.contest
+            return super().run()
+
+    monkeypatch.setattr(staged, "Race", Recorded)
+    asked = study(engines=(engine(variants=(), seqs=(32, 64, 128, 256)), engine("two", variants=(), tokens=(1, 1024))))
+    steps_of(asked, Lab({"two": 2.0}))
+
+    assert contests["engine"].alpha == pytest.approx(0.05 * 2 / 5)
+    assert contests["tokens"].alpha == pytest.approx(0.05 * 3 / 5)
+
+
 # --------------------------------------------------------------------------- budget and resume
+
+
+@pytest.mark.parametrize(("seconds", "blocks"), [(275.0, 2), (290.0, 3)])
+def test_the_last_look_is_planned_for_half_of_the_challengers(seconds: float, blocks: int) -> None:
+    """The step's share is 3/7 of two thirds; two blocks of three cost 60 s, a further one of two is expected."""
+    asked = study(engines=THREE, budget=Budget(seconds=seconds, max_repeats=5))
+
+    step = steps_of(asked, Lab({"fp8": 1.05}, noise=0.05))[0]
+
+    assert max(verdict.repeats for verdict in step.verdicts) == blocks
+
+
+def test_large_workloads_leave_less_of_the_budget_to_the_search() -> None:
+    """The validation runs them as well."""
+
+    def launches(prompts: int) -> int:
+        workloads = (
+            WorkloadSpec(name="chat", kind="chat", num_prompts=100),
+            WorkloadSpec(name="long", kind="chat", num_prompts=prompts),
+        )
+        asked = study(workloads=workloads, budget=Budget(seconds=200.0, max_repeats=4))
+        return len(search_all(asked, Lab({"fp8": 1.05}, noise=0.05)))
+
+    assert launches(2000) < launches(100)
 
 
 def test_a_step_ends_when_its_share_of_the_budget_is_spent() -> None:
