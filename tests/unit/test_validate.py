@@ -145,7 +145,7 @@ def test_a_short_study_publishes_an_interval_of_use() -> None:
     conclusion = concluded(asked, Lab({"fp8": 2.0, "threads=2": 2.0, "threads=1": 1.5}, noise=0.02))
 
     assert conclusion.gain is not None
-    assert conclusion.gain.high - conclusion.gain.low < 0.5
+    assert conclusion.gain.high - conclusion.gain.low < 0.2
 
 
 # --------------------------------------------------------------------------- losses

@@ -384,7 +384,7 @@ def test_a_challenger_that_breaks_a_limit_after_it_won_is_out() -> None:
             return made
         return msgspec.structs.replace(made, latency={"ttft": distribution(ttft[config.variant][request.repeat])})
 
-    step = steps_of(study(limits=BOUND, engines=THREE), Lab({"fp8": 1.5, "awq": 1.45}, noise=0.1, change=change))[0]
+    step = steps_of(study(limits=BOUND, engines=THREE), Lab({"fp8": 5.0, "awq": 5.0}, noise=0.01, change=change))[0]
 
     assert _verdict(step, "one fp8").reason == "p99_ttft_ms 1067 > 500"
     assert step.leader.variant == "awq"
