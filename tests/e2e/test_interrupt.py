@@ -1,0 +1,97 @@
+"""Ctrl-C, SIGTERM and SIGHUP stop a study at once, keep what is measured, and leave a report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from servetune.study import load_results
+from tests.e2e.mock_studies import Call, mock_study, write_study
+
+STOPS_WITHIN_S = 10.0
+"""Generous for a busy machine; about one second on a quiet one."""
+
+
+def _wait_for_trials(call: Call, count: int) -> None:
+    end = time.monotonic() + 60
+    while f"trial {count}:" not in call.text():
+        assert time.monotonic() < end, call.text()
+        assert call.process.poll() is None, call.text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_cleanly_and_the_study_resumes(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit code 130, no process left, a report of what is there; the same command goes on from it."""
+    folder = tmp_path / "out"
+    arguments = ["tune", str(write_study(tmp_path, mock_study())), "--out", str(folder)]
+    call = Call(arguments, tmp_path)
+    _wait_for_trials(call, 3)
+    begin = time.monotonic()
+
+    os.kill(call.process.pid, number)
+
+    assert call.wait(STOPS_WITHIN_S) == 130, call.text()
+    assert time.monotonic() - begin < STOPS_WITHIN_S
+    assert call.processes() == []
+    assert number.name in call.text()
+    assert (folder / "report.html").is_file()
+    kept = load_results(folder).trials
+    assert len(kept) >= 3
+    assert not load_results(folder).conclusion.finished
+    if number != signal.SIGINT:
+        return
+
+    again = Call(arguments, tmp_path)
+
+    assert again.wait() == 0, again.text()
+    assert load_results(folder).trials[: len(kept)] == kept
+    assert load_results(folder).conclusion.finished
+
+
+def test_a_second_study_on_the_same_host_is_refused(tmp_path: Path) -> None:
+    """Two studies would spoil each other: the second ends with exit code 3 and names the first."""
+    first = Call(["tune", str(write_study(tmp_path, mock_study())), "--out", str(tmp_path / "a")], tmp_path)
+    _wait_for_trials(first, 1)
+
+    second = Call(["tune", str(tmp_path / "study.toml"), "--out", str(tmp_path / "b")], tmp_path)
+
+    assert second.wait() == 3, second.text()
+    assert "another servetune is measuring" in second.text()
+    os.kill(first.process.pid, signal.SIGTERM)
+    first.wait()
+
+
+def test_a_finished_study_repeats_nothing(tmp_path: Path) -> None:
+    """The same command again starts no engine and writes the same conclusion."""
+    folder = tmp_path / "out"
+    arguments = ["tune", str(write_study(tmp_path, mock_study())), "--out", str(folder)]
+    first = Call(arguments, tmp_path)
+    assert first.wait() == 0, first.text()
+    before = load_results(folder)
+
+    again = Call(arguments, tmp_path)
+
+    assert again.wait() == 0, again.text()
+    assert "trial" not in again.text()
+    after = load_results(folder)
+    assert (after.trials, after.steps, after.conclusion) == (before.trials, before.steps, before.conclusion)
+
+
+def test_a_changed_study_says_what_it_dropped(tmp_path: Path) -> None:
+    """A workload that changed is measured anew; the message says how many runs no longer fit."""
+    folder = tmp_path / "out"
+    study = write_study(tmp_path, mock_study())
+    arguments = ["tune", str(study), "--out", str(folder)]
+    assert Call(arguments, tmp_path).wait() == 0
+    study.write_text(study.read_text().replace("num_prompts = 8", "num_prompts = 10"))
+
+    again = Call(arguments, tmp_path)
+
+    assert again.wait() == 0, again.text()
+    assert "not used again" in again.text()
+    assert "runs of workload brief, which was changed or removed" in again.text()
