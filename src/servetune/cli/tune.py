@@ -162,7 +162,7 @@ def _probe(stop: Stop) -> int:
     if not trial.runs:
         raise HostProblem(f"the demo's engine does not run here: {trial.outcome}")
     per_request_s = trial.runs[0].summary.duration_s / PROBE_PROMPTS
-    return max(8, min(96, 4 * round(DEMO_RUN_S / per_request_s / 4)))
+    return max(12, min(96, 4 * round(DEMO_RUN_S / per_request_s / 4)))
 
 
 def _silent_hooks(stop: Stop) -> Hooks:
