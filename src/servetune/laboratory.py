@@ -11,6 +11,8 @@ from pathlib import Path
 from servetune import engines, tokenizer, weights, workloads
 from servetune.engines.base import Engine
 from servetune.errors import HostProblem, ServetuneError, UserError
+from servetune.http1 import NoAnswer, get
+from servetune.masking import mask_text
 from servetune.records import EngineSpec, Event, Installed, Missing, ModelFacts, Notice, Study, Variant
 from servetune.telemetry import host as telemetry_host
 from servetune.trial import Laboratory
@@ -63,7 +65,7 @@ def find_engines(study: Study, found: Mapping[str, Engine], emit: Callable[[Even
     missing: list[Missing] = []
     for spec in study.engines:
         if spec.url:
-            installed[spec.name] = Installed(engine=spec.name, version="", argv=(), how=f"answers at {spec.url}")
+            installed[spec.name] = _running(spec.name, spec.url)
             continue
         answer = found[spec.name].find(spec)
         if isinstance(answer, Installed):
@@ -76,6 +78,20 @@ def find_engines(study: Study, found: Mapping[str, Engine], emit: Callable[[Even
     for line in lines:
         emit(Notice(text=f"left out: {line}"))
     return installed
+
+
+def _running(engine: str, url: str) -> Installed:
+    """A server that somebody else started, if anything answers there.
+
+    Raises:
+        HostProblem: nothing answers at `url`.
+    """
+    answer = get(f"{url}/v1/models")
+    if isinstance(answer, NoAnswer):
+        raise HostProblem(
+            f"{mask_text(url)}: {answer.reason} (start the server, or correct the URL; give it without /v1)"
+        )
+    return Installed(engine=engine, version="", argv=(), how=f"answers at {mask_text(url)}")
 
 
 def _model_of(study: Study, engine: Engine, variant: Variant, emit: Callable[[Event], None]) -> str:

@@ -21,6 +21,8 @@ DEMO_MODEL = "smollm2-135m-instruct"
 """Name under which weights.resolve knows the model that a Python package ships."""
 DEMO_LONGEST_S = 20.0
 """A request of the demo that takes longer is cut, so that a configuration that crawls does not eat the budget."""
+CONCURRENCIES = (1, 4, 16, 64)
+"""Requests in flight that an endpoint is tried with."""
 REQUANTISED = "re-quantised from Q4_1, in which the model is shipped: only its speed is meaningful, not its quality"
 
 
@@ -88,15 +90,24 @@ def for_gguf(path: str, *, minutes: float, axes: tuple[Axis, ...]) -> Study:
     )
 
 
-def for_endpoint(url: str, *, minutes: float, concurrencies: tuple[int, ...]) -> Study:
-    """A study of a server that already runs: only the number of requests in flight is varied."""
-    first, *_ = concurrencies
+def for_endpoint(url: str, *, minutes: float, prompts: int = 4) -> Study:
+    """A study of a server that already runs: only the number of requests in flight is varied, from one.
+
+    `prompts` is the number of requests of a run, from a probe of the server (see cli/tune.py).
+    """
     return Study(
         name="endpoint",
         model="",
-        baseline=Config(engine="endpoint", options={"max_concurrency": first}),
-        engines=(EngineSpec(name="endpoint", url=url, axes=(Axis(option="max_concurrency", values=concurrencies),)),),
-        workloads=(WorkloadSpec(name="chat", kind="chat", num_prompts=4 * max(concurrencies), load=Load()),),
+        baseline=Config(engine="endpoint", options={"max_concurrency": 1}),
+        engines=(
+            EngineSpec(
+                name="endpoint",
+                url=url,
+                options={"max_concurrency": 1},
+                axes=(Axis(option="max_concurrency", values=CONCURRENCIES),),
+            ),
+        ),
+        workloads=(WorkloadSpec(name="chat", kind="chat", num_prompts=prompts),),
         objective=Objective(on="chat"),
         budget=Budget(seconds=60 * minutes),
     )

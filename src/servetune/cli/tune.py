@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 import msgspec
@@ -24,12 +26,25 @@ from servetune.engines.catalogue import axis_values
 from servetune.errors import HostProblem, Interrupted, StudyFileError, UserError
 from servetune.laboratory import prepare
 from servetune.lock import measuring
-from servetune.records import Axis, Event, Measurement, Notice, Results, RunRequest, Study
+from servetune.records import (
+    Axis,
+    Catalogue,
+    Event,
+    Failed,
+    Measurement,
+    Notice,
+    OptionSpec,
+    Results,
+    RunRequest,
+    Study,
+)
 from servetune.study import Stop, load_results, run_study
 from servetune.trial import Hooks, run_trial
 
 DEMO_RUN_S = 3.0
 """How long a chat run of the demo's baseline should take: long enough to measure, short enough for many launches."""
+ENDPOINT_RUN_S = 10.0
+"""The same for an endpoint with one request in flight."""
 PROBE_PROMPTS = 4
 
 
@@ -44,6 +59,13 @@ PROBE_PROMPTS = 4
 @click.option("--fresh", is_flag=True, help="Set an earlier study of this name aside and begin anew.")
 @click.option("--retry-failed", is_flag=True, help="Try configs again that failed before.")
 @click.option("--minutes", type=click.FloatRange(min=0.1), help="Time budget of the study.")
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="METRIC=BOUND",
+    help="A config that breaks it cannot win, e.g. p99_ttft_ms=500; may be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the conclusion as JSON on stdout.")
 def tune(**flags: Any) -> None:
     """Run a study to its report: start engines, load them, decide, validate.
@@ -71,6 +93,7 @@ class _Wish:
     fresh: bool
     retry_failed: bool
     minutes: float | None
+    limits: tuple[str, ...]
     as_json: bool
 
 
@@ -78,15 +101,40 @@ class _Wish:
 
 
 def _choose(wish: _Wish, stop: Stop) -> tuple[Study, Path]:
-    if wish.demo:
-        study, folder = _demo(wish.out, wish.fresh, stop)
-    else:
-        study = _endpoint(wish.endpoint) if wish.endpoint else _from_target(str(wish.target))
-        folder = wish.out or Path("studies") / study.name
+    folder = wish.out
+    if wish.demo or wish.endpoint:
+        folder = folder or Path("studies") / ("demo" if wish.demo else "endpoint")
         _set_aside(folder, wish.fresh)
+        study = _probed(wish, folder, stop)
+    else:
+        study = _from_target(str(wish.target))
+        folder = folder or Path("studies") / study.name
+        _set_aside(folder, wish.fresh)
+    return _with_wishes(study, wish), folder
+
+
+def _with_wishes(study: Study, wish: _Wish) -> Study:
+    """The study with the budget and limits of the command line."""
     if wish.minutes is not None:
         study = msgspec.structs.replace(study, budget=msgspec.structs.replace(study.budget, seconds=60 * wish.minutes))
-    return study, folder
+    if not wish.limits:
+        return study
+    bounds = dict(study.limits.bounds)
+    for text in wish.limits:
+        name, equals, bound = text.partition("=")
+        if not equals or not _is_number(bound):
+            raise UserError(f"--limit {text}", "is not METRIC=BOUND with a number", "for example p99_ttft_ms=500")
+        bounds[name] = float(bound)
+    limited = msgspec.structs.replace(study, limits=msgspec.structs.replace(study.limits, bounds=bounds))
+    # Reading the study back checks the names of the metrics and bounds that contradict each other.
+    return studyfile.parse(studyfile.dump(limited), file="--limit", **_known())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _set_aside(folder: Path, fresh: bool) -> None:
@@ -118,35 +166,45 @@ def load_study_file(path: Path) -> Study:
 
     Raises StudyFileError with every mistake.
     """
-    catalogues = {name: engines.get(name).catalogue() for name in engines.ENGINES}
-    kinds = {name: workload.params for name, workload in workloads.KINDS.items()}
-    study = studyfile.load(path, catalogues=catalogues, kinds=kinds)
+    study = studyfile.load(path, **_known())
     mistakes = [mistake for spec in study.workloads for mistake in workloads.check(spec)]
     if mistakes:
         raise StudyFileError(str(path), mistakes)
     return study
 
 
-def _endpoint(url: str) -> Study:
-    return presets.for_endpoint(url.rstrip("/").removesuffix("/v1"), minutes=30, concurrencies=(1, 2, 4, 8, 16, 32, 64))
+class _Known(TypedDict):
+    catalogues: dict[str, Catalogue]
+    kinds: dict[str, Mapping[str, OptionSpec]]
 
 
-def _demo(out: Path | None, fresh: bool, stop: Stop) -> tuple[Study, Path]:
-    folder = out or Path("studies") / "demo"
-    _set_aside(folder, fresh)
+def _known() -> _Known:
+    """The options of all engines and the parameters of all workloads, which a study file may name."""
+    return {
+        "catalogues": {name: engines.get(name).catalogue() for name in engines.ENGINES},
+        "kinds": {name: workload.params for name, workload in workloads.KINDS.items()},
+    }
+
+
+def _probed(wish: _Wish, folder: Path, stop: Stop) -> Study:
+    """The study of the demo or of an endpoint: as it was begun in `folder`, else scaled by one short run."""
     used = folder / "study.toml"
     if used.is_file():
-        return load_study_file(used), folder
+        return load_study_file(used)
+    if wish.endpoint:
+        url = wish.endpoint.rstrip("/").removesuffix("/v1")
+        url = url if "://" in url else f"http://{url}"
+        make = functools.partial(presets.for_endpoint, url, minutes=30)
+        return make(prompts=_prompts_for(make(prompts=PROBE_PROMPTS), ENDPOINT_RUN_S, 16, stop))
     console = stderr_console()
     console.print("demo: llama.cpp and SmolLM2-135M from the package index; the first start makes four variants")
-    return presets.demo(_probe(stop)), folder
+    return presets.demo(_prompts_for(presets.demo(PROBE_PROMPTS), DEMO_RUN_S, 12, stop))
 
 
-def _probe(stop: Stop) -> int:
-    """How many requests a chat run needs to take about DEMO_RUN_S on this machine, from one short run."""
-    study = presets.demo(PROBE_PROMPTS)
+def _prompts_for(study: Study, run_s: float, least: int, stop: Stop) -> int:
+    """How many requests a run of the baseline needs to take about `run_s` on this machine, from one short run."""
     progress = PlainProgress(study)
-    with tempfile.TemporaryDirectory() as scratch, measuring("the demo's probe"):
+    with tempfile.TemporaryDirectory() as scratch, measuring(f"the probe of {study.name}"):
         folder = Path(scratch)
         (folder / "runs").mkdir()
         (folder / "logs").mkdir()
@@ -159,10 +217,10 @@ def _probe(stop: Stop) -> int:
             role="baseline",
         )
         trial = run_trial(lab, wanted, 0, _silent_hooks(stop))
-    if not trial.runs:
-        raise HostProblem(f"the demo's engine does not run here: {trial.outcome}")
+    if isinstance(trial.outcome, Failed):
+        raise HostProblem(f"the baseline does not run: {trial.outcome.cause}: {trial.outcome.evidence}")
     per_request_s = trial.runs[0].summary.duration_s / PROBE_PROMPTS
-    return max(12, min(96, 4 * round(DEMO_RUN_S / per_request_s / 4)))
+    return max(least, min(8 * least, 4 * round(run_s / per_request_s / 4)))
 
 
 def _silent_hooks(stop: Stop) -> Hooks:
