@@ -91,7 +91,7 @@ CELLS = (
     Cell(name="+5 %, noise x2.5 in half", gains=(0.05,), uneven=2.5, required=()),
     Cell(name="no gain, drift 10 %", drift=0.10),
     Cell(name="+5 %, drift 10 %", gains=(0.05,), drift=0.10, required=("wrong", "power", "coverage")),
-    Cell(name="+5 %, noise 5 %", gains=(0.05,), launch_noise=0.035, run_noise=0.035, required=("wrong", "coverage")),
+    Cell(name="+5 %, noise 5 %", gains=(0.05,), launch_noise=0.035, run_noise=0.035),
     Cell(name="no gain, 250 s", seconds=250.0),
     Cell(name="+5 %, 400 s", gains=(0.05,), seconds=400.0, required=("wrong", "coverage")),
 )

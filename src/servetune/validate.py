@@ -36,7 +36,7 @@ from servetune.search.ledger import VALIDATION, Ledger, broken_limit, disqualifi
 from servetune.search.purse import block_cost, looks
 
 LEAST_DEGREES = 4
-"""Degrees of freedom below which the published interval also uses the spread of steps that adopted something."""
+"""Degrees of freedom below which the published interval also uses the spread of the steps that chose the winner."""
 
 
 def next_measurement(study: Study, catalogues: Mapping[str, Catalogue], history: Sequence[Trial]) -> Measurement | None:
@@ -194,7 +194,7 @@ class _Validation:
     def _variance(self) -> Variance:
         """For the published interval: fresh blocks, and steps whose spread had no part in choosing the winner.
 
-        Steps that adopted something are used as well where too little would be known without them.
+        The other steps are used as well where too little would be known without them.
         """
         fresh = self._fresh_variance()
         unselected = pool((self.progress.unselected, fresh))

@@ -22,7 +22,8 @@ class Progress(Record, frozen=True, kw_only=True):
     variance: Variance = UNKNOWN
     """Of what one launch reports of the objective, pooled over all blocks of the search."""
     unselected: Variance = UNKNOWN
-    """The same over the steps that adopted nothing: a small spread by chance makes an adoption more likely."""
+    """The same over the steps after the last adoption, which had no part in it: a spread that is small by chance makes
+    an adoption more likely."""
     stop_reason: str = ""
     """Why it ended before its plan was done; "" if it was done."""
 

@@ -93,8 +93,8 @@ class _Replay:
         outcome = Race(self.ledger, contest, purse, prior=self.variance, seen=self.seen).run()
         self.places = outcome.places
         self.variance = pool((self.variance, outcome.variance))
-        if outcome.result.leader == contest.incumbent:
-            self.unselected = pool((self.unselected, outcome.variance))
+        has_adopted = outcome.result.leader != contest.incumbent
+        self.unselected = UNKNOWN if has_adopted else pool((self.unselected, outcome.variance))
         self.wanted = outcome.wanted
         if outcome.is_unpaid:
             return BUDGET
