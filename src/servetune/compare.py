@@ -70,6 +70,9 @@ class Judgement(Record, frozen=True, kw_only=True):
     settled: bool
     """More repeats would not change what is done about it."""
     reason: str
+    confidence: float
+    """Of the interval that shows it: the study's, or less where the test itself asks for less, so that the interval
+    of a challenger that is better never holds zero."""
 
 
 @functools.lru_cache(maxsize=16384)
@@ -228,21 +231,23 @@ def judge(comparison: Comparison, rule: Rule, *, rivals: int = 1) -> Judgement:
         rivals: Challengers that are still measured, from which the degrees of freedom at the last look are foreseen.
     """
     level = spent(rule.alpha, comparison.pairs, rule.looks)
+    own = min(rule.confidence, 1 - 2 * level)
     least = math.log1p(rule.min_gain)
     low, high = (comparison.bound(1 - level), comparison.bound(level)) if level > 0 else (-math.inf, math.inf)
     if low > 0 and comparison.estimate >= least:
-        return Judgement(kind="better", settled=True, reason="")
+        return Judgement(kind="better", settled=True, reason="", confidence=own)
     shown = interval(comparison, rule.confidence)
     if gain(low) > -rule.min_gain and gain(high) < rule.min_gain:
-        return Judgement(kind="equivalent", settled=True, reason=f"within ±{rule.min_gain:.1%}")
+        return Judgement(kind="equivalent", settled=True, reason=f"within ±{rule.min_gain:.1%}", confidence=own)
     kind: VerdictKind = "worse" if shown.high < 0 else "no difference shown"
     optimistic = comparison.bound(FUTILITY)
     if comparison.pairs < 2:
-        return Judgement(kind=kind, settled=False, reason="")
+        return Judgement(kind=kind, settled=False, reason="", confidence=rule.confidence)
     if optimistic < max(least, _showable(comparison, rule, rivals)):
-        return Judgement(kind=kind, settled=True, reason="a gain is too unlikely to be shown with more repeats")
+        reason = "a gain is too unlikely to be shown with more repeats"
+        return Judgement(kind=kind, settled=True, reason=reason, confidence=rule.confidence)
     reason = f"the gain is below {rule.min_gain:.1%}" if low > 0 else ""
-    return Judgement(kind=kind, settled=False, reason=reason)
+    return Judgement(kind=kind, settled=False, reason=reason, confidence=rule.confidence)
 
 
 def _showable(comparison: Comparison, rule: Rule, rivals: int) -> float:

@@ -168,3 +168,22 @@ def test_noise_without_repeats_in_a_launch_is_not_split() -> None:
     assert unknown.between_launches is None
     assert unknown.one_launch is None
     assert unknown.within_launch == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 0.002])
+def test_the_interval_of_what_is_better_never_holds_zero(alpha: float) -> None:
+    """Where one challenger has the whole error probability, the test asks for less than the study's interval."""
+    rule = Rule(alpha=alpha, looks=3, min_gain=0.0, confidence=0.95)
+    thousandths = (estimate for estimate in range(1, 60))
+
+    better = [
+        (found, judgement)
+        for thousandth in thousandths
+        if (judgement := compare.judge(found := _comparison(thousandth / 1000), rule)).kind == "better"
+    ]
+
+    assert better
+    for found, judgement in better:
+        shown = compare.interval(found, judgement.confidence)
+        assert shown.low > 0
+        assert shown.confidence <= 0.95

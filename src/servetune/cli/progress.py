@@ -52,7 +52,8 @@ def name_of(config: Config, study: Study) -> str:
 def verdict_line(verdict: Verdict, study: Study) -> str:
     """One verdict in words with its interval."""
     gain = verdict.gain
-    figures = f" {gain.estimate:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}]" if gain else ""
+    level = f" at {gain.confidence:.3g}" if gain and gain.confidence != study.objective.confidence else ""
+    figures = f" {gain.estimate:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}]{level}" if gain else ""
     adopted = ", adopted" if verdict.adopted else ""
     reason = f" ({verdict.reason})" if verdict.reason else ""
     return f"{name_of(verdict.config, study)}: {verdict.kind}{figures}{adopted}{reason}"

@@ -76,12 +76,17 @@ def interval(gain: Interval, *, to: str = "to") -> str:
     return f"{change(gain.low, decimals=decimals)} {to} {change(gain.high, decimals=decimals)}"
 
 
-def bracket(gain: Interval | None) -> str:
-    """Return estimate and interval in short form: +98 % [+91 %, +105 %]."""
+def bracket(gain: Interval | None, *, usual: float | None = None) -> str:
+    """Return estimate and interval in short form: +98 % [+91 %, +105 %].
+
+    A confidence that is not the `usual` one is added.
+    """
     if gain is None:
         return ABSENT
     estimate, low, high = (change(end, decimals=decimals_of(gain)) for end in (gain.estimate, gain.low, gain.high))
-    return f"{estimate} [{low}, {high}]"
+    is_usual = usual is None or math.isclose(usual, gain.confidence)
+    level = "" if is_usual else f" at {100 * gain.confidence:.3g}{_SPACE}%"
+    return f"{estimate} [{low}, {high}]{level}"
 
 
 def count(number: float) -> str:

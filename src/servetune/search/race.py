@@ -224,7 +224,9 @@ class Race:
             assert found is not None, "two blocks of two configs leave a degree of freedom"
             looks[space.key(config)] = found
             judgement = judge(found, rule, rivals=rivals)
-            self.verdicts[space.key(config)] = self._verdict(config, judgement.kind, judgement.reason, found)
+            self.verdicts[space.key(config)] = self._verdict(
+                config, judgement.kind, judgement.reason, found, confidence=judgement.confidence
+            )
             if self._has_checked_weights(config):
                 self.compared[space.key(config)] = found
                 if judgement.kind == "better":
@@ -259,12 +261,21 @@ class Race:
 
     # ----------------------------------------------------------------------- results
 
-    def _verdict(self, config: Config, kind: VerdictKind, reason: str, found: Comparison | None) -> Verdict:
+    def _verdict(
+        self,
+        config: Config,
+        kind: VerdictKind,
+        reason: str,
+        found: Comparison | None,
+        *,
+        confidence: float | None = None,
+    ) -> Verdict:
+        """`confidence` is that of the interval; None: the study's."""
         return Verdict(
             config=config,
             against=self.incumbent,
             kind=kind,
-            gain=interval(found, self.study.objective.confidence) if found else None,
+            gain=interval(found, confidence or self.study.objective.confidence) if found else None,
             repeats=found.pairs if found else 0,
             reason=reason,
         )

@@ -112,3 +112,11 @@ def test_long_text_is_cut_to_one_line() -> None:
     """A cut is marked, and line ends become spaces."""
     assert formatting.clip("a\n  b", 10) == "a b"
     assert formatting.clip("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_an_unusual_confidence_is_said() -> None:
+    """An interval at another level than the study's says so; one at the study's does not."""
+    gain = Interval(estimate=0.1, low=0.05, high=0.15, confidence=0.9)
+
+    assert formatting.bracket(gain, usual=0.95).endswith(f" at 90{NBSP}%")
+    assert "at" not in formatting.bracket(gain, usual=0.9)

@@ -32,13 +32,13 @@ def steps(results: Results, say: Phrases) -> Section:
         Column(title=say("column.adopted")),
         Column(title=say("column.reason")),
     )
-    rows = tuple(row for step in results.steps for row in _step_rows(step, say))
+    rows = tuple(row for step in results.steps for row in _step_rows(step, say, results.study.objective.confidence))
     parts: list[Part] = [Paragraph(text=say("steps.intro"), tone="muted"), Table(columns=columns, rows=rows)]
     ends = tuple(_step_end(step, say) for step in results.steps)
     return Section(name="steps", title=say("steps.title"), parts=(*parts, Bullets(items=ends)))
 
 
-def _step_rows(step: StepResult, say: Phrases) -> Iterator[tuple[Cell, ...]]:
+def _step_rows(step: StepResult, say: Phrases, usual: float) -> Iterator[tuple[Cell, ...]]:
     yield (
         Cell(text=formatting.clip(step.title, 60), tone="strong"),
         Cell(text=say.config(step.incumbent), code=True),
@@ -46,15 +46,15 @@ def _step_rows(step: StepResult, say: Phrases) -> Iterator[tuple[Cell, ...]]:
         *(Cell(text="") for _ in range(4)),
     )
     for verdict in step.verdicts:
-        yield (Cell(text=""), *_verdict_cells(verdict, say))
+        yield (Cell(text=""), *_verdict_cells(verdict, say, usual))
 
 
-def _verdict_cells(verdict: Verdict, say: Phrases) -> tuple[Cell, ...]:
+def _verdict_cells(verdict: Verdict, say: Phrases, usual: float) -> tuple[Cell, ...]:
     adopted = Cell(text=say("yes"), tone="good") if verdict.adopted else Cell(text=say("no"), tone="muted")
     return (
         Cell(text=say.config(verdict.config), code=True),
         Cell(text=say.word("kind", verdict.kind), tone=_KIND_TONES.get(verdict.kind, "")),
-        Cell(text=formatting.bracket(verdict.gain)),
+        Cell(text=formatting.bracket(verdict.gain, usual=usual)),
         Cell(text=formatting.count(verdict.repeats)),
         adopted,
         Cell(text=formatting.clip(verdict.reason, 240)),
