@@ -20,7 +20,6 @@ from typing import Any
 
 from servetune import trial
 from servetune.cli.main import main
-from servetune.store import database
 
 
 class Killer:
@@ -50,14 +49,11 @@ def watch_stages(killer: Killer) -> None:
     """Tell the killer each stage of each trial."""
     original = trial._TrialRun._stage
 
-    def stage(self: trial._TrialRun, name: str, detail: str = "") -> None:
-        if self.measurement.step == "validate":
-            killer.reached("validate")
-        else:
-            killer.reached(name)
-        original(self, name, detail)
+    def watched(self: trial._TrialRun, stage: str, detail: str = "") -> None:
+        killer.reached("validate" if self.measurement.step == "validate" else stage)
+        original(self, stage, detail)
 
-    trial._TrialRun._stage = stage  # type: ignore[method-assign]
+    trial._TrialRun._stage = watched  # type: ignore[method-assign]
 
 
 def watch_files(killer: Killer) -> None:
@@ -82,14 +78,14 @@ def watch_files(killer: Killer) -> None:
 
 def watch_commits(killer: Killer) -> None:
     """Tell the killer each COMMIT before SQLite executes it."""
-    connect = database.sqlite3.connect
+    connect = sqlite3.connect
 
     def watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
+        connection: sqlite3.Connection = connect(*arguments, **options)
         connection.set_trace_callback(lambda text: killer.reached("commit") if text == "COMMIT" else None)
         return connection
 
-    database.sqlite3.connect = watched
+    sqlite3.connect = watched  # type: ignore[assignment]
 
 
 def run(arguments: list[str], starter: Callable[[], None] = main) -> None:

@@ -154,7 +154,7 @@ def test_the_example_of_the_readme_loads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "study",
-    [presets.demo(), presets.for_endpoint("http://127.0.0.1:1", minutes=1.25, concurrencies=(1, 2))],
+    [presets.demo(), presets.for_endpoint("http://127.0.0.1:1", minutes=1.25)],
     ids=["demo", "endpoint"],
 )
 def test_preset_studies_survive_a_rewrite(study: Study) -> None:

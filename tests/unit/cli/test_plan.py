@@ -195,7 +195,7 @@ def test_what_is_refused_or_left_out_is_said(study_file: Path) -> None:
 
 def test_an_endpoint_is_planned_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     """A server that runs already is not started, and that is said."""
-    study = presets.for_endpoint("http://127.0.0.1:1", minutes=1, concurrencies=(1, 2))
+    study = presets.for_endpoint("http://127.0.0.1:1", minutes=1)
     made = make_plan(study, Path("nowhere"))
     plan_command._say_plan(made)
     assert made.launches[0].command == Command(argv=())
