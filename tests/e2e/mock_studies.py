@@ -79,7 +79,8 @@ class Call:
     def __init__(self, arguments: list[str], folder: Path, module: str = "servetune.cli.main") -> None:
         self.mark = uuid.uuid4().hex
         self.log = folder / f"call-{self.mark[:6]}.log"
-        env = {**os.environ, MARK: self.mark, "PYTHONPATH": str(Path(__file__).parents[2])}
+        own = {MARK: self.mark, "PYTHONPATH": str(Path(__file__).parents[2]), "SERVETUNE_LOCK": str(folder / "lock")}
+        env = {**os.environ, **own}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
