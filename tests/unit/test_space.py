@@ -118,3 +118,15 @@ def test_an_engine_that_is_not_in_the_study_is_an_error() -> None:
     assert space.find_spec((engine("two"), engine()), "one").name == "one"
     with pytest.raises(LookupError, match="no engine three"):
         space.find_spec((engine(),), "three")
+
+
+def test_what_a_study_fixes_for_all_is_left_out_of_a_name() -> None:
+    """Axes and changed values stay; a config of an engine that is not in the study is left as it is."""
+    spec = EngineSpec(
+        name="mock", options={"speed": 2.0, "seed": 1, "threads": 1}, axes=(Axis(option="threads", values=(1, 2)),)
+    )
+    config = Config(engine="mock", variant="fp8", options={"seed": 7, "speed": 2.0, "threads": 1})
+    stranger = Config(engine="other", options={"speed": 2.0})
+
+    assert space.without_fixed(config, [spec]).options == {"seed": 7, "threads": 1}
+    assert space.without_fixed(stranger, [spec]) == stranger
