@@ -34,7 +34,7 @@ def trial_fits(study: Study, config: Config, engine_version: str, host: HostFact
     if spec is None:
         return None
     variant = next((variant for variant in spec.variants if variant.name == config.variant), None)
-    if variant is None and (spec.variants or config.variant):
+    if variant is None and config.variant:
         return None
     how = (spec.command, spec.python, spec.url, sorted(spec.env.items()))
     machine = (host.cpu, host.cores, host.gpus) if host else None

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from servetune import engines, tokenizer, weights, workloads
+import msgspec
+
+from servetune import engines, space, tokenizer, weights, workloads
 from servetune.engines.base import Engine
 from servetune.errors import HostProblem, ServetuneError, UserError
 from servetune.http1 import NoAnswer, get
 from servetune.masking import mask_text
-from servetune.records import EngineSpec, Event, Installed, Missing, ModelFacts, Notice, Study, Variant
+from servetune.records import Config, Event, Installed, Missing, ModelFacts, Notice, Study, Variant
 from servetune.telemetry import host as telemetry_host
 from servetune.trial import Laboratory
 
@@ -28,11 +30,11 @@ def prepare(study: Study, folder: Path, emit: Callable[[Event], None]) -> Labora
     host = telemetry_host.facts()
     found = {spec.name: engines.get(spec.name) for spec in study.engines}
     installed = find_engines(study, found, emit)
-    usable = [spec for spec in study.engines if spec.name in installed]
+    # An engine that is not installed is no part of what is searched.
+    study = msgspec.structs.replace(study, engines=tuple(spec for spec in study.engines if spec.name in installed))
     models = {
-        (spec.name, variant.name): _model_of(study, found[spec.name], variant, emit)
-        for spec in usable
-        for variant in variants_of(spec)
+        (config.engine, config.variant): _model_of(study, found[config.engine], _variant(study, config), emit)
+        for config in space.starting_configs(study)
     }
     facts: dict[str, ModelFacts] = {}
     for (engine, _), model in models.items():
@@ -50,9 +52,10 @@ def prepare(study: Study, folder: Path, emit: Callable[[Event], None]) -> Labora
     )
 
 
-def variants_of(spec: EngineSpec) -> tuple[Variant, ...]:
-    """The variants of an engine table; one without a name (the study's model as it is) when it lists none."""
-    return spec.variants or (Variant(name=""),)
+def _variant(study: Study, config: Config) -> Variant:
+    """The variant of `config`; one without a name is the study's model as it is."""
+    spec = space.find_spec(study.engines, config.engine)
+    return next((variant for variant in spec.variants if variant.name == config.variant), Variant(name=""))
 
 
 def find_engines(study: Study, found: Mapping[str, Engine], emit: Callable[[Event], None]) -> dict[str, Installed]:
