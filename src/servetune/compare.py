@@ -244,7 +244,7 @@ def judge(comparison: Comparison, rule: Rule, *, rivals: int = 1) -> Judgement:
     if comparison.pairs < 2:
         return Judgement(kind=kind, settled=False, reason="", confidence=rule.confidence)
     if optimistic < max(least, _showable(comparison, rule, rivals)):
-        reason = "a gain is too unlikely to be shown with more repeats"
+        reason = "" if kind == "worse" else "more repeats are unlikely to show a gain"
         return Judgement(kind=kind, settled=True, reason=reason, confidence=rule.confidence)
     reason = f"the gain is below {rule.min_gain:.1%}" if low > 0 else ""
     return Judgement(kind=kind, settled=False, reason=reason, confidence=rule.confidence)

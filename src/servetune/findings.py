@@ -14,7 +14,6 @@ from servetune.records import (
     Config,
     Distribution,
     Finding,
-    HostFacts,
     Load,
     OptionValue,
     RequestRecord,
@@ -36,6 +35,7 @@ CODES: dict[str, str] = {
     "quality-not-checked": "the weights differ from the baseline's, and their answers were not compared",
     "requantised": "the weights were made for this study from its model file, which may have been quantised already",
     "host-busy": "other programs were using the machine",
+    "budget-ended": "the time budget ended before everything was tried",
     "unconfirmed-gain": "fresh launches do not show the gain that the search found",
 }
 """Every code that a Finding of this module may have, with what it means."""
@@ -57,7 +57,7 @@ FEW_REQUESTS = 10
 OUTPUT_TOLERANCE = 0.01
 UNRESOLVED_SHARE = 0.01
 LATENCY_TOLERANCE = 0.10
-BUSY_SHARE = 0.5
+BUSY_SHARE = 0.25
 
 
 def of_run(
@@ -72,7 +72,7 @@ def of_run(
     found = [
         _client_bound(summary, client, load),
         _clock_step(client),
-        _partial(summary),
+        _partial(summary, records),
         _surge(summary),
         _tail(summary),
         _cap(summary, client, config.options),
@@ -113,16 +113,19 @@ def _clock_step(client: ClientFacts) -> Finding | None:
     )
 
 
-def _partial(summary: Summary) -> Finding | None:
+def _partial(summary: Summary, records: Sequence[RequestRecord]) -> Finding | None:
     rate = summary.success_rate
     if rate is None or rate == 1:
         return None
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(summary.errors.items()))
+    first = next((record.error.message for record in records if record.error is not None), "")
+    said = f"; the first: {' '.join(first.split())[:200]}" if first else ""
+    total = summary.completed + summary.failed
     return Finding(
         code="partial",
         severity="bars" if rate < BARRED_SUCCESS_RATE else "warning",
-        evidence=f"{summary.failed} of {summary.completed + summary.failed} requests failed ({kinds or 'no kind'})",
-        advice="look into the engine's log; set success_rate in [limits] to exclude such configs",
+        evidence=f"{summary.failed} of {total} requests failed ({kinds or 'no kind'}){said}",
+        advice="look into the engine's log; a study excludes such configs with success_rate in [limits]",
     )
 
 
@@ -160,17 +163,17 @@ def _cap(summary: Summary, client: ClientFacts, options: Mapping[str, OptionValu
     if caps:
         name, cap = min(caps.items(), key=lambda pair: pair[1])
         is_capped = CAP_SHARE * cap <= decoding <= 1.1 * cap and client.peak_open >= 2 * cap
-        where = f"{name} is {cap}"
+        where, advice = f"{name} is {cap}", f"try a larger {name}"
     else:
         is_capped = CAP_SHARE * USUAL_CAP <= decoding <= USUAL_CAP and client.peak_open >= 3 * USUAL_CAP
-        where = f"{USUAL_CAP} is a common default"
+        where, advice = f"{USUAL_CAP} is a common default", "try a larger cap on sequences"
     if not is_capped:
         return None
     return Finding(
         code="cap-suspected",
         severity="note",
-        evidence=f"{decoding:.0f} requests decoded at once while {client.peak_open} were in flight; {where}",
-        advice="try a larger cap on sequences",
+        evidence=f"{decoding:.1f} requests decoded at once while {client.peak_open} were in flight; {where}",
+        advice=advice,
     )
 
 
@@ -239,7 +242,10 @@ def _tokens_a_request(summary: Summary) -> float | None:
 
 def _latency_worse(workload: str, old: Sequence[Summary], new: Sequence[Summary], name: str) -> Finding | None:
     signs = []
-    of: dict[str, Callable[[Distribution], float]] = {"mean": lambda found: found.mean, "p99": lambda found: found.p99}
+    of: dict[str, Callable[[Distribution], float | None]] = {
+        "mean": lambda found: found.mean,
+        "p99": lambda found: found.p99 if found.count >= TAIL_COUNT else None,
+    }
     for statistic, read in of.items():
         before, after = (
             _mean([read(found) if (found := summary.latency.get(name)) else None for summary in side])
@@ -258,8 +264,9 @@ def _latency_worse(workload: str, old: Sequence[Summary], new: Sequence[Summary]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    """Geometric mean of the positive values that are present, as the report's tables have it."""
+    known = [math.log(value) for value in values if value]
+    return math.exp(math.fsum(known) / len(known)) if known else None
 
 
 def quality_not_checked(baseline: Config, recommended: Config) -> Finding | None:
@@ -300,15 +307,23 @@ def unconfirmed_gain(low: float, high: float) -> Finding | None:
     )
 
 
-def of_host(host: HostFacts) -> tuple[Finding, ...]:
-    """Return what must be known about the machine before a run is started on it."""
-    if host.load_average is None or host.load_average <= BUSY_SHARE * host.cores:
-        return ()
-    return (
-        Finding(
-            code="host-busy",
-            severity="warning",
-            evidence=f"the load average was {host.load_average:.1f} on {host.cores} cores",
-            advice="stop other programs, or expect wider intervals",
-        ),
+def budget_ended(left_out: str) -> Finding:
+    """Return that the budget ended before everything was tried; `left_out` says what."""
+    return Finding(
+        code="budget-ended",
+        severity="warning",
+        evidence=left_out,
+        advice="give more time ([budget] or --minutes) and start the same command again: it goes on from here",
+    )
+
+
+def host_busy(busy_share: float, cores: int) -> Finding | None:
+    """Return what must be known if `busy_share` of the processor time was in use while the server was idle."""
+    if busy_share <= BUSY_SHARE:
+        return None
+    return Finding(
+        code="host-busy",
+        severity="warning",
+        evidence=f"before the load {busy_share:.0%} of the time of {cores} cores was in use by other programs",
+        advice="stop other programs, or expect wider intervals",
     )

@@ -43,6 +43,21 @@ def measuring(purpose: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def holder() -> str | None:
+    """Who measures on this host at this moment, or None."""
+    try:
+        descriptor = os.open(lock_path(), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return os.pread(descriptor, 500, 0).decode(errors="replace").strip() or "unknown"
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _take(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,6 +32,7 @@ from servetune.records import (
     EngineSpec,
     Event,
     Failed,
+    Finding,
     HostFacts,
     Installed,
     Load,
@@ -47,9 +48,12 @@ from servetune.records import (
     WorkloadSpec,
 )
 from servetune.store.files import publish
+from servetune.telemetry import host as telemetry_host
 from servetune.tokenizer import Tokenizer
 
 BROKEN_CONNECTION = ("connect", "reset", "truncated")
+IDLE_LOOK_S = 0.1
+"""How long other programs are watched while the server is ready and idle."""
 DEATH_IS_TOLD_S = 0.3
 """How long the keeper may take to tell that an engine died; milliseconds on a quiet machine."""
 
@@ -130,6 +134,7 @@ class _TrialRun:
         self.start_s: float | None = None
         self.peak_rss_mib: float | None = None
         self.command = Command(argv=())
+        self.busy: Finding | None = None
 
     def make(self) -> Trial:
         """Go through the stages; the first that fails decides the outcome."""
@@ -191,6 +196,7 @@ class _TrialRun:
             self._stage("ready")
             server.wait_ready(self.engine, self.spec.ready_timeout_s, self.hooks.cancelled)
             self.start_s = time.monotonic() - begin
+            self.busy = findings.host_busy(telemetry_host.busy_share(IDLE_LOOK_S), self.lab.host.cores)
             serving = _Serving(url=server.url, is_alive=server.is_alive, explain=lambda: self._explain(server))
             outcome = self._load_all(serving)
             self.peak_rss_mib = server.peak_rss_mib()
@@ -265,7 +271,10 @@ class _TrialRun:
             load=load,
             summary=summary,
             client=client,
-            findings=findings.of_run(summary, client, load=load, config=self.config, records=records),
+            findings=(
+                *findings.of_run(summary, client, load=load, config=self.config, records=records),
+                *([self.busy] if self.busy else []),
+            ),
             started_at=begun,
             workload_digest=workloads.digest(requests),
             records_file=f"runs/{final.name}",
@@ -295,7 +304,7 @@ class _TrialRun:
         if good:
             return None
         errors = [record.error for record in records if record.error is not None]
-        table = sorted({f"{error.kind}: {error.message}" for error in errors})
+        table = sorted({f"{error.kind}: {' '.join(error.message.split())[:300]}" for error in errors})
         return _failed("load", _cause_of({error.kind for error in errors}), mask_text("\n".join(table[:5])))
 
 

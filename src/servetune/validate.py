@@ -265,7 +265,8 @@ class _Validation:
     def conclusion(self) -> Conclusion:
         """What the study answers as far as it is measured."""
         current = self.rounds[-1] if self.rounds and self.rounds[-1].candidate == self.recommended else None
-        changes = self._changes(current) if current and self.has_baseline else ()
+        is_whole = current is not None and current.wanted is None
+        changes = self._changes(current) if current and is_whole and self.has_baseline else ()
         gain = next((change.gain for change in changes if change.workload == self.ledger.workload), None)
         own = self.ledger.runs_of(self.recommended)
         return Conclusion(
@@ -298,12 +299,27 @@ class _Validation:
             found.append(findings.quality_not_checked(self.baseline, self.recommended))
         if gain is not None and not self._baseline_is_out():
             found.append(findings.unconfirmed_gain(gain.low, gain.high))
-        if current is not None and self.has_baseline:
+        if current is not None and current.wanted is None and self.has_baseline:
             for workload in dict.fromkeys(run.workload for run in validation_runs(self.study, 1)):
                 old, new = (self._summaries(current, config, workload) for config in (self.baseline, self.recommended))
                 found += findings.of_comparison(workload, old, new)
         found.append(findings.requantised(self._variants()))
+        found.append(self._budget_ended())
         return tuple(finding for finding in found if finding is not None)
+
+    def _budget_ended(self) -> Finding | None:
+        """What the budget left undecided, if that could change the answer."""
+        if self.progress.wanted is not None:
+            return None
+        silent = [
+            space.label(space.without_fixed(verdict.config, self.study.engines))
+            for step in self.progress.steps
+            for verdict in step.verdicts
+            if verdict.kind == "no difference shown" and verdict.gain is None
+        ]
+        parts = [f"not measured: {', '.join(silent)}"] if silent else []
+        parts += [self.progress.stop_reason] if self.progress.stop_reason else []
+        return findings.budget_ended("; ".join(parts)) if parts else None
 
     def _summaries(self, current: _Round, config: Config, workload: str) -> list[Summary]:
         return [run.summary for block in current.blocks for run in self._runs(block, config, workload)]

@@ -13,7 +13,6 @@ from servetune import findings
 from servetune.records import (
     Config,
     Finding,
-    HostFacts,
     Load,
     RequestError,
     RequestRecord,
@@ -218,22 +217,21 @@ def test_an_interval_that_reaches_zero_confirms_nothing() -> None:
     assert findings.unconfirmed_gain(0.001, 0.031) is None
 
 
-@pytest.mark.parametrize(("load_average", "count"), [(None, 0), (2.0, 0), (2.1, 1)])
-def test_a_busy_host_is_told(load_average: float | None, count: int) -> None:
-    """Half the cores is the limit."""
-    host = HostFacts(
-        hostname="h",
-        os="o",
-        kernel="k",
-        cpu="c",
-        cores=4,
-        memory_gib=1.0,
-        python="3",
-        servetune="0",
-        load_average=load_average,
-    )
+@pytest.mark.parametrize(("share", "is_told"), [(0.0, False), (0.25, False), (0.5, True)])
+def test_a_busy_host_is_told(share: float, is_told: bool) -> None:
+    """A quarter of the processor time is the limit."""
+    found = findings.host_busy(share, cores=2)
 
-    assert len(findings.of_host(host)) == count
+    assert (found is not None) == is_told
+    assert found is None or "50% of the time of 2 cores" in found.evidence
+
+
+def test_what_the_budget_left_out_is_told() -> None:
+    """The evidence names it, the advice how to go on."""
+    found = findings.budget_ended("not measured: mock threads=2")
+
+    assert found.evidence == "not measured: mock threads=2"
+    assert "goes on from here" in found.advice
 
 
 @pytest.mark.parametrize("code", findings.CODES)

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from servetune import cache
+from servetune import cache, lock
 from servetune.cli.console import print_json, say, say_heading, say_table
 from servetune.cli.engines import EngineState, engine_states, say_states
 from servetune.records import Finding, HostFacts, Record
@@ -32,6 +32,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     cache: CacheState
     engines: list[EngineState]
     problems: list[Finding]
+    measuring: str | None
+    """Who holds the host's measuring lock now."""
 
 
 _EPILOG = """\b
@@ -63,6 +65,7 @@ def examine() -> Diagnosis:
         cache=CacheState(folder=str(cache.cache_dir()), size_bytes=cache.cache_size_bytes()),
         engines=engine_states(),
         problems=list(telemetry_host.problems()),
+        measuring=lock.holder(),
     )
 
 
@@ -84,9 +87,11 @@ def _say(diagnosis: Diagnosis) -> None:
     say_heading("engines")
     say_states(diagnosis.engines)
     say_heading("what would spoil a measurement")
+    if diagnosis.measuring:
+        say(f"a servetune measures right now ({diagnosis.measuring}); a second one is refused until it ends")
     for problem in diagnosis.problems:
         say(f"{problem.severity}: {problem.evidence}" + (f" -> {problem.advice}" if problem.advice else ""))
-    if not diagnosis.problems:
+    if not diagnosis.problems and not diagnosis.measuring:
         say("nothing found")
 
 

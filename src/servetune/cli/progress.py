@@ -53,10 +53,11 @@ def verdict_line(verdict: Verdict, study: Study) -> str:
     """One verdict in words with its interval."""
     gain = verdict.gain
     level = f" at {gain.confidence:.3g}" if gain and gain.confidence != study.objective.confidence else ""
+    word = "not measured" if gain is None and verdict.kind == "no difference shown" else verdict.kind
     figures = f" {gain.estimate:+.1%} [{gain.low:+.1%}, {gain.high:+.1%}]{level}" if gain else ""
     adopted = ", adopted" if verdict.adopted else ""
     reason = f" ({verdict.reason})" if verdict.reason else ""
-    return f"{name_of(verdict.config, study)}: {verdict.kind}{figures}{adopted}{reason}"
+    return f"{name_of(verdict.config, study)}: {word}{figures}{adopted}{reason}"
 
 
 def trial_line(trial: Trial, study: Study) -> str:
@@ -67,7 +68,7 @@ def trial_line(trial: Trial, study: Study) -> str:
         return f"{label}: failed at {trial.outcome.stage}, {trial.outcome.cause}: {first}"
     figure = objective_value(trial, study)
     if figure is None:
-        return f"{label}: no figure"
+        return f"{label}: measured {', '.join(run.workload for run in trial.runs) or 'nothing'}"
     return f"{label}: {figure:,.1f} {METRICS[study.objective.metric].unit}"
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from servetune import engines, presets, report, studyfile, workloads
 from servetune.cli.console import stderr_console
-from servetune.cli.progress import PlainProgress, progress_for
+from servetune.cli.progress import PlainProgress, duration, progress_for
 from servetune.engines.catalogue import axis_values
 from servetune.errors import HostProblem, Interrupted, StudyFileError, UserError
 from servetune.laboratory import prepare
@@ -58,7 +58,7 @@ PROBE_PROMPTS = 4
 @click.option("--out", type=click.Path(path_type=Path), help="Study folder (default ./studies/NAME).")
 @click.option("--fresh", is_flag=True, help="Set an earlier study of this name aside and begin anew.")
 @click.option("--retry-failed", is_flag=True, help="Try configs again that failed before.")
-@click.option("--minutes", type=click.FloatRange(min=0.1), help="Time budget of the study.")
+@click.option("--minutes", type=click.FloatRange(min=0.1, max=1e6), help="Time budget of the study.")
 @click.option(
     "--limit",
     "limits",
@@ -116,6 +116,8 @@ def _choose(wish: _Wish, stop: Stop) -> tuple[Study, Path]:
 def _with_wishes(study: Study, wish: _Wish) -> Study:
     """The study with the budget and limits of the command line."""
     if wish.minutes is not None:
+        if math.isnan(wish.minutes):
+            raise UserError("--minutes", "is not a number", "give the time budget in minutes, for example 30")
         study = msgspec.structs.replace(study, budget=msgspec.structs.replace(study.budget, seconds=60 * wish.minutes))
     if not wish.limits:
         return study
@@ -194,7 +196,7 @@ def _probed(wish: _Wish, folder: Path, stop: Stop) -> Study:
     if wish.endpoint:
         url = wish.endpoint.rstrip("/").removesuffix("/v1")
         url = url if "://" in url else f"http://{url}"
-        make = functools.partial(presets.for_endpoint, url, minutes=30)
+        make = functools.partial(presets.for_endpoint, url, minutes=wish.minutes or 30)
         return make(prompts=_prompts_for(make(prompts=PROBE_PROMPTS), ENDPOINT_RUN_S, 16, stop))
     console = stderr_console()
     console.print("demo: llama.cpp and SmolLM2-135M from the package index; the first start makes four variants")
@@ -220,7 +222,11 @@ def _prompts_for(study: Study, run_s: float, least: int, stop: Stop) -> int:
     if isinstance(trial.outcome, Failed):
         raise HostProblem(f"the baseline does not run: {trial.outcome.cause}: {trial.outcome.evidence}")
     per_request_s = trial.runs[0].summary.duration_s / PROBE_PROMPTS
-    return max(least, min(8 * least, 4 * round(run_s / per_request_s / 4)))
+    prompts = max(least, min(8 * least, 4 * round(run_s / per_request_s / 4)))
+    if prompts * per_request_s > study.budget.seconds / 8:
+        seconds = duration(prompts * per_request_s)
+        progress.emit(Notice(text=f"one run takes about {seconds} here: a small budget (--minutes) will decide little"))
+    return prompts
 
 
 def _silent_hooks(stop: Stop) -> Hooks:
@@ -277,5 +283,8 @@ def _tell(results: Results, folder: Path, *, as_json: bool) -> int:
         print(json.dumps({"conclusion": msgspec.to_builtins(conclusion), "folder": str(folder)}))
     else:
         print(report.verdict_sentence(results))
+        command = report.command_text(results)
+        if command is not None:
+            print(f"run it: {command}")
         print(f"report: {folder / 'report.html'}")
     return 0 if measured and conclusion.limits_met else 1

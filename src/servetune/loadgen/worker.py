@@ -159,7 +159,9 @@ class Worker:
         errors = [exchange.record(keep_text=False).error for exchange in ended]
         if self._cancelled or not all(errors):
             return ""
-        reasons = dict.fromkeys(f"{error.kind}: {error.message}" for error in errors if error is not None)
+        reasons = dict.fromkeys(
+            f"{error.kind}: {' '.join(error.message.split())[:300]}" for error in errors if error is not None
+        )
         return "\n".join(list(reasons)[:3])
 
     async def _measure(self) -> Message:

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from servetune import __version__, masking, studyfile
+from servetune import __version__, engines, masking, studyfile
 from servetune.engines.base import CAUSES
 from servetune.records import EngineSpec, Results, Study
 from servetune.report import html, jsonfile, markdown, views
 from servetune.report.charts import svg
 from servetune.store.files import explain_os_error, write_durably
 
-__all__ = ["verdict_sentence", "write"]
+__all__ = ["command_text", "verdict_sentence", "write"]
 
 
 def write(results: Results, folder: Path) -> list[Path]:
@@ -48,12 +48,23 @@ def verdict_sentence(results: Results) -> str:
 
 
 def _view(results: Results) -> views.ReportView:
-    return views.build(results, study_toml=studyfile.dump(results.study), causes=CAUSES)
+    defaults = {
+        spec.name: {name: option.default for name, option in engines.get(spec.name).catalogue().options.items()}
+        for spec in results.study.engines
+        if spec.name in engines.ENGINES
+    }
+    return views.build(results, study_toml=studyfile.dump(results.study), causes=CAUSES, defaults=defaults)
+
+
+def command_text(results: Results) -> str | None:
+    """Return the command that starts the recommended config, as shell text; None where it was never launched."""
+    trial = views.trials.latest(results, results.conclusion.recommended)
+    return views.trials.shell_text(trial.command) if trial and trial.command.argv else None
 
 
 def _masked(study: Study) -> Study:
-    engines = tuple(_masked_engine(engine) for engine in study.engines)
-    return msgspec.structs.replace(study, engines=engines, model=masking.mask_text(study.model))
+    masked = tuple(_masked_engine(engine) for engine in study.engines)
+    return msgspec.structs.replace(study, engines=masked, model=masking.mask_text(study.model))
 
 
 def _masked_engine(engine: EngineSpec) -> EngineSpec:

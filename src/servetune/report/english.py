@@ -95,7 +95,8 @@ TEXT: dict[str, str] = {
     "command.title": "Command to run",
     "command.none": "{label} has not been launched, so there is no command to show.",
     "command.note": "{label}, exactly as launched in trial {number}. Its port and paths are those of that launch: "
-    "change them to yours. *** stands for a secret.",
+    "change them to yours.",
+    "command.secret": " *** stands for a secret.",
     # ------------------------------------------------------------------ before and after
     "compare.title": "Before and after",
     "compare.intro-recommended": "Baseline: {baseline}. Recommended: {after}.",
@@ -150,6 +151,7 @@ TEXT: dict[str, str] = {
     "kind.equivalent": "equivalent",
     "kind.no difference shown": "no difference shown",
     "kind.invalid": "invalid",
+    "kind.not measured": "not measured",
     # ------------------------------------------------------------------ failures
     "failures.title": "Failures",
     "failures.none": "Every launch succeeded.",

@@ -282,6 +282,8 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError:
     text = str(error)
     if "full" in text:
         return StoreError(f"{path}: {text} (free some space and start the same command again, finished runs are kept)")
+    if "I/O" in text:
+        return StoreError(f"{path}: {text} (the disk may be full or damaged: free some space and try again)")
     if "locked" in text:
         return StoreError(f"{path}: {text} (another servetune is writing this study; wait for it or stop it)")
     if "not a database" in text or "malformed" in text:

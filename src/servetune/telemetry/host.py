@@ -88,6 +88,12 @@ def facts() -> HostFacts:
     )
 
 
+def busy_share(seconds: float) -> float:
+    """Return the share of all cores' time that is in use, watched for `seconds`."""
+    times = psutil.cpu_times_percent(interval=seconds)
+    return float(100.0 - times.idle - getattr(times, "iowait", 0.0)) / 100
+
+
 def problems() -> list[Finding]:
     """Return what would spoil a measurement here; watches the processor for 0.3 s."""
     return findings(_readings())

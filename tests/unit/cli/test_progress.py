@@ -134,7 +134,7 @@ def test_the_best_of_a_metric_to_minimise_is_the_smallest() -> None:
 
 def test_a_trial_without_a_figure_says_so() -> None:
     """A trial that measured another workload only has no figure of the objective."""
-    assert trial_line(trial(1, runs=(run("other", 0),)), STUDY) == "mock: no figure"
+    assert trial_line(trial(1, runs=(run("other", 0),)), STUDY) == "mock: measured other"
     assert objective_value(FAILED, STUDY) is None
     assert trial_line(trial(1, outcome=Failed(stage="load", cause="hung", evidence="")), STUDY).endswith("hung: ")
 

@@ -428,7 +428,9 @@ def test_a_value_that_is_the_default_counts_as_tried() -> None:
     """One value of an axis never stands in a config: it is the engine's default."""
     spec = EngineSpec(name="llamacpp", axes=(Axis(option="ubatch", values=(256, 512)),))
     study = msgspec.structs.replace(sample.STUDY, engines=(spec,))
-    assert list(search.missing_values(msgspec.structs.replace(sample.RESULTS, study=study))) == []
+    results = msgspec.structs.replace(sample.RESULTS, study=study)
+    assert list(search.missing_values(results, {"llamacpp": {"ubatch": 512}})) == []
+    assert list(search.missing_values(results, {})) == [("llamacpp", ("ubatch", ("512",)))]
 
 
 def test_many_numbers_are_counted_not_listed() -> None:

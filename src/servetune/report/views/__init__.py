@@ -31,11 +31,17 @@ class ReportView(Record, frozen=True, kw_only=True):
 
 
 def build(
-    results: Results, *, study_toml: str, causes: Mapping[str, str] | None = None, say: Phrases | None = None
+    results: Results,
+    *,
+    study_toml: str,
+    causes: Mapping[str, str] | None = None,
+    defaults: search.Defaults | None = None,
+    say: Phrases | None = None,
 ) -> ReportView:
     """Return the view of `results`.
 
-    `study_toml` is the study file as used, `causes` explains the codes of failures, `say` is the language.
+    `study_toml` is the study file as used, `causes` explains the codes of failures, `defaults` are the engines'
+    own values of options, `say` is the language.
     """
     say = (say or Phrases()).about(results.study.engines)
     compared = evidence.comparison(results, results.conclusion.baseline, results.conclusion.recommended)
@@ -51,7 +57,7 @@ def build(
         search.findings(results, say),
         method.method(results, say),
         method.environment(results, say),
-        search.not_tried(results, say),
+        search.not_tried(results, say, defaults or {}),
         trials.trials(results, say),
         trials.raw(results, say),
         Section(name="study", title=say("study.title"), parts=(Code(text=study_toml.rstrip("\n"), language="toml"),)),

@@ -5,7 +5,7 @@ Pure; it words what the Results hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from servetune import space
 from servetune.records import Config, Finding, OptionValue, Record, Results, StepResult, Verdict
@@ -17,6 +17,10 @@ _KIND_TONES: dict[str, Tone] = {"better": "good", "worse": "bad", "invalid": "ba
 _SEVERITY_TONES: dict[str, Tone] = {"bars": "bad", "warning": "warn", "note": "muted"}
 _MOST_TRIALS = 12
 """Trial numbers shown for one failure or finding."""
+
+
+Defaults = Mapping[str, Mapping[str, OptionValue | None]]
+"""Engine -> option -> the engine's own default."""
 
 
 def steps(results: Results, say: Phrases) -> Section:
@@ -50,15 +54,21 @@ def _step_rows(step: StepResult, say: Phrases, usual: float) -> Iterator[tuple[C
 
 
 def _verdict_cells(verdict: Verdict, say: Phrases, usual: float) -> tuple[Cell, ...]:
+    kind = "not measured" if _is_unmeasured(verdict) else verdict.kind
     adopted = Cell(text=say("yes"), tone="good") if verdict.adopted else Cell(text=say("no"), tone="muted")
     return (
         Cell(text=say.config(verdict.config), code=True),
-        Cell(text=say.word("kind", verdict.kind), tone=_KIND_TONES.get(verdict.kind, "")),
+        Cell(text=say.word("kind", kind), tone=_KIND_TONES.get(verdict.kind, "")),
         Cell(text=formatting.bracket(verdict.gain, usual=usual)),
         Cell(text=formatting.count(verdict.repeats)),
         adopted,
         Cell(text=formatting.clip(verdict.reason, 240)),
     )
+
+
+def _is_unmeasured(verdict: Verdict) -> bool:
+    """Whether there is no pair of launches that could show a difference."""
+    return verdict.gain is None and verdict.kind == "no difference shown"
 
 
 def _step_end(step: StepResult, say: Phrases) -> str:
@@ -189,7 +199,8 @@ def findings(results: Results, say: Phrases) -> Section:
 
 
 def _finding_text(finding: Finding) -> str:
-    return formatting.clip(f"{finding.evidence} {finding.advice}", 400)
+    advice = f" ({finding.advice})" if finding.advice else ""
+    return formatting.clip(f"{finding.evidence}{advice}", 400)
 
 
 def _all_findings(results: Results) -> Iterator[tuple[int | None, Finding]]:
@@ -201,10 +212,10 @@ def _all_findings(results: Results) -> Iterator[tuple[int | None, Finding]]:
                 yield trial.number, finding
 
 
-def not_tried(results: Results, say: Phrases) -> Section:
+def not_tried(results: Results, say: Phrases, defaults: Defaults) -> Section:
     """Return what the study left out: values never launched, combinations, open steps, dropped measurements."""
     items = [say("not-tried.combinations", configs=say.counted("configs", len(_configs(results))))]
-    items += [_missing_line(engine, what, say) for engine, what in missing_values(results)]
+    items += [_missing_line(engine, what, say) for engine, what in missing_values(results, defaults)]
     items += [
         say("not-tried.step", title=formatting.clip(step.title, 60)) for step in results.steps if not step.finished
     ]
@@ -227,11 +238,10 @@ def _configs(results: Results) -> list[Config]:
     return list(distinct.values())
 
 
-def missing_values(results: Results) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+def missing_values(results: Results, defaults: Defaults) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
     """Yield (engine, ("", variants)) and (engine, (option, values)) that no launch used.
 
-    A config names an option only where it differs from the engine's default; so one value of an axis that never shows
-    up is taken for the default where some launch left the option out.
+    A config names an option only where it differs from the engine's default, which `defaults` holds.
     """
     configs = _configs(results)
     for engine in results.study.engines:
@@ -240,10 +250,10 @@ def missing_values(results: Results) -> Iterator[tuple[str, tuple[str, tuple[str
         if variants:
             yield engine.name, ("", variants)
         for axis in engine.axes:
-            used = [config.options.get(axis.option, engine.options.get(axis.option)) for config in own]
+            default = defaults.get(engine.name, {}).get(axis.option)
+            used = [config.options.get(axis.option, default) for config in own]
             missing = [value for value in axis.values if not any(space.same_value(value, one) for one in used)]
-            default_used = len(missing) == 1 and None in used
-            if missing and not default_used:
+            if missing:
                 yield engine.name, (axis.option, tuple(_shown(value) for value in missing))
 
 

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 from servetune import metrics
+from servetune.masking import MASK
 from servetune.records import Command, Completed, Config, Results, Run, Trial
 from servetune.report import blocks, evidence, formatting
 from servetune.report.document import Cell, Code, Column, Fold, Heading, Paragraph, Section, Table
@@ -22,7 +23,7 @@ _LONG_LINE = 100
 def command(results: Results, say: Phrases) -> Section:
     """Return the command that starts the recommended config, as it was launched last."""
     config = results.conclusion.recommended
-    trial = _latest(results, config)
+    trial = latest(results, config)
     if trial is None:
         nothing = Paragraph(text=say("command.none", label=say.config(config)), tone="warn")
         return Section(name="command", title=say("command.title"), parts=(nothing,))
@@ -31,12 +32,19 @@ def command(results: Results, say: Phrases) -> Section:
         title=say("command.title"),
         parts=(
             Code(text=shell_text(trial.command), language="sh"),
-            Paragraph(text=say("command.note", label=say.config(config), number=trial.number), tone="muted"),
+            Paragraph(text=_command_note(trial, say), tone="muted"),
         ),
     )
 
 
-def _latest(results: Results, config: Config) -> Trial | None:
+def _command_note(trial: Trial, say: Phrases) -> str:
+    note = say("command.note", label=say.config(trial.config), number=trial.number)
+    hides = MASK in " ".join((*trial.command.argv, *trial.command.env.values()))
+    return note + say("command.secret") if hides else note
+
+
+def latest(results: Results, config: Config) -> Trial | None:
+    """Return the last launch of `config`, one that completed if there is any."""
     launches = [trial for trial in results.trials if trial.config == config]
     completed = [trial for trial in launches if isinstance(trial.outcome, Completed)]
     return next(reversed(completed or launches), None)

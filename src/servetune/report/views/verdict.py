@@ -42,7 +42,7 @@ def headline(results: Results, compared: evidence.Comparison, say: Phrases) -> H
 
 
 def _finding_line(code: str, evidence_text: str, advice: str) -> str:
-    return f"{code}: {evidence_text}" + (f" {advice}" if advice else "")
+    return f"{code}: {evidence_text}" + (f" ({advice})" if advice else "")
 
 
 def _sentence(results: Results, say: Phrases) -> tuple[Tone, str]:
