@@ -28,8 +28,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """One study whose only axis is the way to fail."""
     tmp_path = tmp_path_factory.mktemp("failures")
     study = mock_study(axes=(Axis(option="fail", values=("", *CAUSES, *HARMLESS)),))
-    engine = msgspec.structs.replace(study.engines[0], ready_timeout_s=4.0)
-    load = msgspec.structs.replace(study.workloads[0].load, idle_timeout_s=2.0)
+    engine = msgspec.structs.replace(study.engines[0], ready_timeout_s=2.5)
+    load = msgspec.structs.replace(study.workloads[0].load, idle_timeout_s=1.0)
     workloads = tuple(msgspec.structs.replace(spec, load=load) for spec in study.workloads)
     study = msgspec.structs.replace(study, engines=(engine,), workloads=workloads)
     folder = tmp_path / "out"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from servetune import space, validate
 from servetune.records import Budget, Completed, Limits, Measurement, Study
 from servetune.search import staged
+from servetune.search.ledger import Ledger, disqualified
 from tests.unit.laboratory_sample import CATALOGUES, Lab, engine, run_all, study
 
 CAUSES = ("crashed", "client-failed", "cancelled", "out-of-memory")
@@ -83,4 +84,6 @@ def test_any_conclusion_is_about_something_that_ran(asked: Study, lab: Lab) -> N
         assert space.key(conclusion.recommended) in ran
         assert conclusion.limits_met
         assert asked.quality == "report" or conclusion.recommended.variant == ""
-        assert not any(change.barred for change in conclusion.changes) or conclusion.kind in {"worse", "invalid"}
+        # A loss bars a config, unless the baseline itself may not be recommended.
+        baseline_runs = Ledger(asked, history).runs_of(conclusion.baseline)
+        assert not any(change.barred for change in conclusion.changes) or disqualified(asked, baseline_runs)
