@@ -285,6 +285,6 @@ def _tell(results: Results, folder: Path, *, as_json: bool) -> int:
         print(report.verdict_sentence(results))
         command = report.command_text(results)
         if command is not None:
-            print(f"run it: {command}")
+            print(f"run it:\n{command}")
         print(f"report: {folder / 'report.html'}")
     return 0 if measured and conclusion.limits_met else 1
