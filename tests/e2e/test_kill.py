@@ -11,7 +11,7 @@ from servetune.store import Store
 from servetune.study import load_results
 from tests.e2e.mock_studies import Call, mock_study, write_study
 
-QUICK = [("published", 2, 0.0), ("validate", 3, 0.1)]
+QUICK = [("published", 2, 0.0)]
 """(point, how often it is reached before the kill, delay in s); see tests/e2e/killing.py."""
 
 ALL = [
@@ -60,7 +60,7 @@ def _kill_and_resume(tmp_path: Path, point: str, count: int, delay_s: float) -> 
 
 @pytest.mark.parametrize(("point", "count", "delay_s"), QUICK)
 def test_a_kill_leaves_nothing_and_the_study_goes_on(tmp_path: Path, point: str, count: int, delay_s: float) -> None:
-    """Between load and rename, and in the validation; thirty moments are in the slow tests."""
+    """Between load and rename; thirty moments are in the slow tests."""
     _kill_and_resume(tmp_path, point, count, delay_s)
 
 
