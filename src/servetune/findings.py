@@ -318,12 +318,12 @@ def budget_ended(left_out: str) -> Finding:
 
 
 def host_busy(busy_share: float, cores: int) -> Finding | None:
-    """Return what must be known if `busy_share` of the processor time was in use while the server was idle."""
+    """Return what must be known if `busy_share` of the processor time was in use while nothing of the study ran."""
     if busy_share <= BUSY_SHARE:
         return None
     return Finding(
         code="host-busy",
         severity="warning",
-        evidence=f"before the load {busy_share:.0%} of the time of {cores} cores was in use by other programs",
+        evidence=f"before the launch {busy_share:.0%} of the time of {cores} cores was in use by other programs",
         advice="stop other programs, or expect wider intervals",
     )

@@ -53,7 +53,7 @@ from servetune.tokenizer import Tokenizer
 
 BROKEN_CONNECTION = ("connect", "reset", "truncated")
 IDLE_LOOK_S = 0.1
-"""How long other programs are watched while the server is ready and idle."""
+"""How long other programs are watched before the launch, while nothing of this study runs."""
 DEATH_IS_TOLD_S = 0.3
 """How long the keeper may take to tell that an engine died; milliseconds on a quiet machine."""
 
@@ -184,6 +184,7 @@ class _TrialRun:
 
     def _with_server(self) -> Completed | Failed:
         self._stage("launch")
+        self.busy = findings.host_busy(telemetry_host.busy_share(IDLE_LOOK_S), self.lab.host.cores)
         port = free_port()
         installed = self.lab.installed[self.config.engine]
         command = self.engine.command(self.config, spec=self.spec, installed=installed, model=self.model, port=port)
@@ -196,7 +197,6 @@ class _TrialRun:
             self._stage("ready")
             server.wait_ready(self.engine, self.spec.ready_timeout_s, self.hooks.cancelled)
             self.start_s = time.monotonic() - begin
-            self.busy = findings.host_busy(telemetry_host.busy_share(IDLE_LOOK_S), self.lab.host.cores)
             serving = _Serving(url=server.url, is_alive=server.is_alive, explain=lambda: self._explain(server))
             outcome = self._load_all(serving)
             self.peak_rss_mib = server.peak_rss_mib()
