@@ -184,7 +184,7 @@ class _TrialRun:
 
     def _with_server(self) -> Completed | Failed:
         self._stage("launch")
-        self.busy = findings.host_busy(telemetry_host.busy_share(IDLE_LOOK_S), self.lab.host.cores)
+        self.busy = findings.host_busy(telemetry_host.watch_processor(IDLE_LOOK_S).busy, self.lab.host.cores)
         port = free_port()
         installed = self.lab.installed[self.config.engine]
         command = self.engine.command(self.config, spec=self.spec, installed=installed, model=self.model, port=port)

@@ -12,6 +12,7 @@ import platform
 import resource
 import shutil
 import socket
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import psutil
 from servetune import __version__
 from servetune.cache import cache_dir
 from servetune.errors import HostProblem
-from servetune.records import Finding, HostFacts
+from servetune.records import Finding, HostFacts, Record
 from servetune.telemetry.cgroup import Limits, limits
 from servetune.telemetry.checks import Readings, findings
 
@@ -88,10 +89,30 @@ def facts() -> HostFacts:
     )
 
 
-def busy_share(seconds: float) -> float:
-    """Return the share of all cores' time that is in use, watched for `seconds`."""
-    times = psutil.cpu_times_percent(interval=seconds)
-    return float(100.0 - times.idle - getattr(times, "iowait", 0.0)) / 100
+class ProcessorShares(Record, frozen=True, kw_only=True):
+    """How all cores' time was spent while it was watched, as fractions of it."""
+
+    busy: float
+    """Neither idle nor waiting for a disk; what a hypervisor took away counts as busy."""
+    steal: float
+
+
+def watch_processor(seconds: float) -> ProcessorShares:
+    """Return how all cores' time is spent, watched for `seconds`.
+
+    From differences of psutil.cpu_times: cpu_times_percent is wrong below one second of all cores together, where it
+    divides by a whole second.
+    """
+    before = psutil.cpu_times()
+    time.sleep(seconds)
+    spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]
+    by_name = dict(zip(before._fields, spent, strict=True))
+    # Guest time is counted in user time already (proc(5)).
+    total = sum(value for name, value in by_name.items() if not name.startswith("guest"))
+    if total <= 0:
+        return ProcessorShares(busy=0.0, steal=0.0)
+    idle = by_name["idle"] + by_name.get("iowait", 0.0)
+    return ProcessorShares(busy=1 - idle / total, steal=by_name.get("steal", 0.0) / total)
 
 
 def problems() -> list[Finding]:
@@ -101,13 +122,13 @@ def problems() -> list[Finding]:
 
 def _readings() -> Readings:
     group = limits()
-    times = psutil.cpu_times_percent(interval=_LOOK_S)
+    shares = watch_processor(_LOOK_S)
     model, flags = _processor()
     return Readings(
         cores=_usable_cores(group),
         online_cores=os.cpu_count() or 1,
-        busy_share=(100.0 - times.idle - getattr(times, "iowait", 0.0)) / 100,
-        steal_share=getattr(times, "steal", 0.0) / 100,
+        busy_share=shares.busy,
+        steal_share=shares.steal,
         load_average=_load_average(),
         descriptors=_descriptors(),
         memory_available_gib=_available_gib(group),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from servetune.telemetry import host
@@ -223,3 +225,18 @@ def test_a_server_on_path_is_among_the_packages(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "llama-server").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host.facts().packages["llama-server"] == "on PATH"
+
+
+def test_an_idle_and_a_busy_processor_are_told_apart() -> None:
+    """One program that never waits takes about one core's share of the time, however short the look."""
+    loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        busy = max(host.watch_processor(0.2).busy for _ in range(3))
+    finally:
+        loop.kill()
+        loop.wait()
+    quiet = min(host.watch_processor(0.2).busy for _ in range(5))
+
+    assert 0.5 / (psutil.cpu_count() or 1) < busy <= 1.0
+    assert 0.0 <= quiet <= busy
+    assert 0.0 <= host.watch_processor(0.05).steal <= 1.0
