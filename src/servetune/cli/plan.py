@@ -13,7 +13,7 @@ from servetune.cli.console import print_json, say, say_heading, say_table
 from servetune.cli.progress import duration
 from servetune.cli.tune import load_study_file
 from servetune.engines.base import Engine
-from servetune.errors import HostProblem, ServetuneError, UserError
+from servetune.errors import HostProblem, UserError
 from servetune.masking import mask_command
 from servetune.records import (
     Command,
@@ -176,7 +176,7 @@ def _launch(study: Study, config: Config, found: dict[str, Installed], host: Hos
         label=label(config),
         config=config,
         command=mask_command(command),
-        refused=_refusal(engine, config, _facts(model), host),
+        refused=_refusal(engine, config, _facts(model) or _facts(study.model), host),
     )
 
 
@@ -200,11 +200,8 @@ def _models(study: Study) -> list[str]:
 
 
 def _facts(model: str) -> ModelFacts | None:
-    """Return what a model file says about itself, if it is a file that can be read."""
-    try:
-        return weights.facts(Path(model)) if Path(model).is_file() else None
-    except ServetuneError:
-        return None
+    """Return what a model file says about itself, if there is one; raises UserError for a damaged file."""
+    return weights.facts(Path(model)) if Path(model).is_file() else None
 
 
 def _weights(model: str) -> Weights:

@@ -13,6 +13,7 @@ from servetune import presets
 from servetune.cli import plan as plan_command
 from servetune.cli.main import servetune
 from servetune.cli.plan import ASSUMED_RUN_S, ASSUMED_START_S, estimate, make_plan
+from servetune.errors import UserError
 from servetune.records import Budget, ClientFacts, Command, Study, Trial
 from servetune.search.plan import Span, Totals
 
@@ -119,13 +120,21 @@ def test_the_demo_can_be_planned() -> None:
 
 
 def test_a_model_file_is_weighed(tmp_path: Path) -> None:
-    """A file that is here is told with its size, even if it is no model that can be read."""
-    model = tmp_path / "m.gguf"
-    model.write_bytes(b"x" * (1 << 20))
+    """A file that is here is told with its size; a variant that is still to be made has none."""
+    model = tiny_gguf.write(tmp_path / "m.gguf")
     study = msgspec.structs.replace(presets.demo(), model=str(model))
     made = make_plan(study, tmp_path)
-    assert made.weights[0].gib == pytest.approx(1 / 1024)
+    assert made.weights[0].gib == pytest.approx(model.stat().st_size / 2**30)
     assert made.weights[1].gib is None
+
+
+def test_a_damaged_model_file_is_told(tmp_path: Path) -> None:
+    """What tune would refuse, plan refuses too."""
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"hello")
+    study = msgspec.structs.replace(presets.demo(), model=str(model))
+    with pytest.raises(UserError, match="is not a GGUF file"):
+        make_plan(study, tmp_path)
 
 
 # --------------------------------------------------------------------------- time
