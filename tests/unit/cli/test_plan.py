@@ -16,6 +16,7 @@ from servetune.cli.plan import ASSUMED_RUN_S, ASSUMED_START_S, estimate, make_pl
 from servetune.errors import UserError
 from servetune.records import Budget, ClientFacts, Command, Study, Trial
 from servetune.search.plan import Span, Totals
+from tests.unit import tiny_gguf
 
 TEXT = """\
 [study]
