@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from servetune.records import Trial
 from servetune.study import load_results
 from tests.e2e.mock_studies import Call, mock_study, write_study
 
@@ -25,33 +26,47 @@ def _wait_for_trials(call: Call, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_cleanly_and_the_study_resumes(tmp_path: Path, number: signal.Signals) -> None:
-    """Exit code 130, no process left, a report of what is there; the same command goes on from it."""
-    folder = tmp_path / "out"
-    arguments = ["tune", str(write_study(tmp_path, mock_study())), "--out", str(folder)]
-    call = Call(arguments, tmp_path)
+def _stop(call: Call, number: signal.Signals, folder: Path) -> tuple[Trial, ...]:
+    """Send the signal after two trials and check that it stops cleanly; return the trials that are kept."""
     _wait_for_trials(call, 2)
     begin = time.monotonic()
-
     os.kill(call.process.pid, number)
-
     assert call.wait(STOPS_WITHIN_S) == 130, call.text()
     assert time.monotonic() - begin < STOPS_WITHIN_S
     assert call.processes() == []
     assert number.name in call.text()
     assert (folder / "report.html").is_file()
-    kept = load_results(folder).trials
-    assert len(kept) >= 2
-    assert not load_results(folder).conclusion.finished
-    if number != signal.SIGINT:
-        return
+    results = load_results(folder)
+    assert len(results.trials) >= 2
+    assert not results.conclusion.finished
+    return results.trials
 
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit code 130, no process left, a report of what is there."""
+    folder = tmp_path / "out"
+    call = Call(["tune", str(write_study(tmp_path, mock_study())), "--out", str(folder)], tmp_path)
+
+    assert _stop(call, number, folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study file and its study in `out`, interrupted by Ctrl-C and finished by the same command."""
+    tmp_path = tmp_path_factory.mktemp("finished")
+    folder = tmp_path / "out"
+    arguments = ["tune", str(write_study(tmp_path, mock_study())), "--out", str(folder)]
+    kept = _stop(Call(arguments, tmp_path), signal.SIGINT, folder)
     again = Call(arguments, tmp_path)
-
     assert again.wait() == 0, again.text()
-    assert load_results(folder).trials[: len(kept)] == kept
-    assert load_results(folder).conclusion.finished
+    assert load_results(folder).trials[: len(kept)] == kept, "a finished run was repeated or lost"
+    return tmp_path
+
+
+def test_a_study_that_was_interrupted_is_finished_by_the_same_command(finished: Path) -> None:
+    """Ctrl-C stops cleanly; the second start goes on from what is there to a conclusion."""
+    assert load_results(finished / "out").conclusion.finished
 
 
 def test_a_second_study_on_the_same_host_is_refused(tmp_path: Path) -> None:
@@ -65,15 +80,6 @@ def test_a_second_study_on_the_same_host_is_refused(tmp_path: Path) -> None:
     assert "another servetune is measuring" in second.text()
     os.kill(first.process.pid, signal.SIGTERM)
     first.wait()
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a study file and its finished study in `out`."""
-    tmp_path = tmp_path_factory.mktemp("finished")
-    call = Call(["tune", str(write_study(tmp_path, mock_study())), "--out", str(tmp_path / "out")], tmp_path)
-    assert call.wait() == 0, call.text()
-    return tmp_path
 
 
 def test_a_finished_study_repeats_nothing(finished: Path) -> None:
