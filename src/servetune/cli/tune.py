@@ -200,7 +200,7 @@ def _probed(wish: _Wish, folder: Path, stop: Stop) -> Study:
         return make(prompts=_prompts_for(make(prompts=PROBE_PROMPTS), ENDPOINT_RUN_S, 16, stop))
     console = stderr_console()
     console.print("demo: llama.cpp and SmolLM2-135M from the package index; the first start makes four variants")
-    return presets.demo(_prompts_for(presets.demo(PROBE_PROMPTS), DEMO_RUN_S, 10, stop))
+    return presets.demo(_prompts_for(presets.demo(PROBE_PROMPTS), DEMO_RUN_S, 8, stop))
 
 
 def _prompts_for(study: Study, run_s: float, least: int, stop: Stop) -> int:
