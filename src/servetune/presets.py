@@ -53,8 +53,9 @@ def demo(prompts: int = 12) -> Study:
         baseline=Config(engine="llamacpp", variant="F16", options={"ctx_size": 2048, "parallel": 4, "threads": 1}),
         engines=(engine,),
         workloads=(
+            # About 48 tokens in: the model's chat template adds some 30 to each.
             WorkloadSpec(
-                name="chat", kind="chat", num_prompts=prompts, params={"input_mean": 48, "output_mean": 16}, load=load
+                name="chat", kind="chat", num_prompts=prompts, params={"input_mean": 20, "output_mean": 16}, load=load
             ),
             WorkloadSpec(
                 name="long-prompt",
