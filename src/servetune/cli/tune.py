@@ -29,7 +29,6 @@ from servetune.lock import measuring
 from servetune.records import (
     Axis,
     Catalogue,
-    Event,
     Failed,
     Measurement,
     Notice,
@@ -190,17 +189,25 @@ def _known() -> _Known:
 
 def _probed(wish: _Wish, folder: Path, stop: Stop) -> Study:
     """The study of the demo or of an endpoint: as it was begun in `folder`, else scaled by one short run."""
+    url = _base_url(wish.endpoint) if wish.endpoint else None
     used = folder / "study.toml"
     if used.is_file():
-        return load_study_file(used)
-    if wish.endpoint:
-        url = wish.endpoint.rstrip("/").removesuffix("/v1")
-        url = url if "://" in url else f"http://{url}"
+        begun = load_study_file(used)
+        if begun.engines[0].url != url:
+            raise UserError(str(folder), "holds the study of another server", "give --fresh, or another folder: --out")
+        return begun
+    if url:
         make = functools.partial(presets.for_endpoint, url, minutes=wish.minutes or 30)
         return make(prompts=_prompts_for(make(prompts=PROBE_PROMPTS), ENDPOINT_RUN_S, 16, stop))
     console = stderr_console()
     console.print("demo: llama.cpp and SmolLM2-135M from the package index; the first start makes four variants")
     return presets.demo(_prompts_for(presets.demo(PROBE_PROMPTS), DEMO_RUN_S, 8, stop))
+
+
+def _base_url(endpoint: str) -> str:
+    """The server's address with its scheme and without /v1."""
+    url = endpoint.rstrip("/").removesuffix("/v1")
+    return url if "://" in url else f"http://{url}"
 
 
 def _prompts_for(study: Study, run_s: float, least: int, stop: Stop) -> int:
@@ -256,7 +263,7 @@ def _signals(stop: Stop) -> Iterator[None]:
 
 
 def _run(study: Study, folder: Path, stop: Stop, *, retry_failed: bool) -> Results:
-    """Run the study; whatever ends it, its report is written."""
+    """Run the study and write its report; a study that is interrupted has a report too."""
     console = stderr_console()
     with progress_for(study, console) as progress:
         lab = prepare(study, folder, progress.emit)
@@ -265,14 +272,10 @@ def _run(study: Study, folder: Path, stop: Stop, *, retry_failed: bool) -> Resul
         except Interrupted:
             if (folder / "study.sqlite").is_file():
                 report.write(load_results(folder), folder)
-                progress.emit(_notice(f"report of what is measured so far: {folder / 'report.html'}"))
+                progress.emit(Notice(text=f"report of what is measured so far: {folder / 'report.html'}"))
             raise
     report.write(results, folder)
     return results
-
-
-def _notice(text: str) -> Event:
-    return Notice(text=text)
 
 
 def _tell(results: Results, folder: Path, *, as_json: bool) -> int:
