@@ -5,9 +5,9 @@ The job goes to the worker as a msgpack file; the worker answers with one JSON m
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from servetune.records import ClientFacts, Record
+from servetune.records import Api, ClientFacts, Record
 
 
 class PreparedRequest(Record, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class WorkerJob(Record, frozen=True, kw_only=True):
     idle_timeout_s: float
     total_timeout_s: float
     keep_text: bool
-    api: Literal["chat", "completions"]
+    api: Api
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):

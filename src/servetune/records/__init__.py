@@ -42,6 +42,7 @@ from servetune.records.raw import (
     EVENT_ROLE,
     EVENT_TOOL,
     EVENT_USAGE,
+    Api,
     ClientFacts,
     RequestError,
     RequestErrorKind,
@@ -49,10 +50,11 @@ from servetune.records.raw import (
 )
 from servetune.records.study import Budget, HostFacts, Limits, Objective, Results, Study
 from servetune.records.summary import Distribution, Finding, Summary
+from servetune.records.transport import Transport
 from servetune.records.trial import Completed, Failed, Measurement, Run, RunRequest, Trial
 from servetune.records.value import OptionValue, Record
 from servetune.records.verdict import Conclusion, Interval, Noise, StepResult, Verdict, VerdictKind, WorkloadChange
-from servetune.records.workload import BodyRules, Load, Request, WorkloadSpec
+from servetune.records.workload import BodyRules, Load, RampUp, Request, WorkloadSpec
 
 __all__ = [
     "EVENT_CHOICES",
@@ -67,6 +69,7 @@ __all__ = [
     "EVENT_ROLE",
     "EVENT_TOOL",
     "EVENT_USAGE",
+    "Api",
     "Axis",
     "BodyRules",
     "Budget",
@@ -95,6 +98,7 @@ __all__ = [
     "Objective",
     "OptionSpec",
     "OptionValue",
+    "RampUp",
     "Record",
     "Request",
     "RequestError",
@@ -110,6 +114,7 @@ __all__ = [
     "StepStarted",
     "Study",
     "Summary",
+    "Transport",
     "Trial",
     "TrialDone",
     "TrialStarted",

@@ -29,18 +29,37 @@ EVENT_INVALID = 1024
 EVENT_OUTPUT = EVENT_CONTENT | EVENT_REASONING | EVENT_TOOL | EVENT_EMPTY
 """Any of these bits: the message holds at least one generated token."""
 
+Api = Literal["chat", "completions", "generate"]
+"""`generate` is SGLang's native form."""
+
 RequestErrorKind = Literal[
+    "dns",
     "connect",
+    "connect-refused",
+    "connect-timeout",
+    "proxy",
+    "tls",
     "reset",
-    "http-status",
-    "protocol",
-    "stream-error",
-    "no-output",
-    "truncated",
+    "reset-before-answer",
+    "first-byte-timeout",
     "idle-timeout",
     "total-timeout",
+    "http-status",
+    "rate-limited",
+    "redirect",
+    "content-type",
+    "compressed",
+    "protocol",
+    "oversize",
+    "stream-error",
+    "invalid-json",
+    "invalid-utf8",
+    "overrun",
+    "truncated",
+    "no-output",
     "cancelled",
 ]
+"""Why a request failed; `docs/load-client.md` has the table of them."""
 
 
 class RequestError(Record, frozen=True, kw_only=True):
@@ -107,5 +126,26 @@ class ClientFacts(Record, frozen=True, kw_only=True):
     """Share of requests whose first read held more than one event."""
     peak_open: int
     """Most requests in flight."""
-    api: Literal["chat", "completions"] = "chat"
-    """What was asked: the vllm definitions differ between the two."""
+    api: Api = "chat"
+    """What was asked: the vllm definitions differ between them."""
+    chunks: int = 0
+    """Reads that brought a part of an answer."""
+    read_lag_p50_ms: float = 0.0
+    read_lag_p99_ms: float = 0.0
+    """From the kernel's receive time of a read to the moment the client read it; 0 without kernel stamps."""
+    late_merged_reads: float = 0.0
+    """Share of the reads that completed more than one event because the client came late (more than 5 ms)."""
+    slot_gap_p99_ms: float = 0.0
+    """From the end of an answer to the next request of its slot (closed loops)."""
+    send_lag_p99_ms: float = 0.0
+    """From the moment a request was due to its send (open loops)."""
+    cpu_wait_share: float = 0.0
+    """Time in which the client could run but had no processor / wall time (largest of the workers)."""
+    max_unread_bytes: int = 0
+    """Most bytes that were found waiting in one socket."""
+    nap_ms: float = 0.0
+    """Longest sleep between two polls that the loop allowed itself at the end of the run."""
+    retried: int = 0
+    """Requests that were sent a second time, on a new connection, because a kept one was already closed."""
+    aborted: str = ""
+    """Why the load was ended early (its declared error rate was exceeded); empty: it was not."""
