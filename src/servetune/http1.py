@@ -73,11 +73,12 @@ class ResponseFraming:
     `parts` collects the body with the transfer coding removed; a caller compares its length before and after `feed`.
     """
 
-    __slots__ = ("_parser", "complete", "head_complete", "headers", "keep_alive", "parts", "status")
+    __slots__ = ("_parser", "complete", "head_complete", "headers", "keep_alive", "on_body", "parts", "status")
 
     def __init__(self) -> None:
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self.parts: list[bytes] = []
+        self.on_body = self.parts.append
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self.headers: dict[str, str] = {}
         self.status: int | None = None
         self.head_complete = False
@@ -121,10 +122,6 @@ class ResponseFraming:
         self.head_complete = self.status >= 200
         if not self.head_complete:
             self.headers.clear()
-
-    def on_body(self, data: bytes) -> None:
-        """Keep one part of the body."""
-        self.parts.append(data)
 
     def on_message_complete(self) -> None:
         """Note the end of the response."""

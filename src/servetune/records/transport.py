@@ -16,6 +16,6 @@ class Transport(Record, frozen=True, kw_only=True):
     insecure: bool = False
     """Accept any certificate."""
     proxy: str | None = None
-    """`http://[user:password@]host:port` of a proxy that is asked to CONNECT; None: none, whatever the environment has."""
+    """`http://[user:password@]host:port` of a proxy that is asked to CONNECT; None: no proxy."""
     unix_socket: str | None = None
     """Path of a Unix socket to connect to; the URL then only gives the Host header and the path."""
