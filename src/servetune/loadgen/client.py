@@ -1,30 +1,43 @@
 """Sends the requests of one load on its schedule over a pool of connections, and receives the answers.
 
-One object is one phase (the warm-up or the measured load) on a running event loop. It decides nothing about files,
+One object is one phase (the warm-up or the measured load) on the worker's loop. It decides nothing about files,
 processes or progress: each ended Exchange is handed to `ended`. Nothing here decodes a body.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from servetune.loadgen.connection import CONNECT_TIMEOUT_S, Connection, Pool, kernel_stamp_ns
-from servetune.loadgen.exchange import Exchange
-from servetune.loadgen.job import PreparedRequest, WorkerJob
+from servetune.loadgen.connection import CONNECT_TIMEOUT_S, Connection, Pool
+from servetune.loadgen.exchange import BIG_BYTES, Exchange
+from servetune.loadgen.job import WorkerJob
+from servetune.loadgen.loop import READ, WRITE, Handler, Loop, Timer
+from servetune.loadgen.supply import Schedule, Share
+from servetune.records import RequestError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 _BUFFER_BYTES = 256 * 1024
 _ANCILLARY_BYTES = 64
+_SHORT_BYTES = 8
+_END = b"\r\n\r\n"
+"""Every chunked answer ends so; most parts of it do not."""
 _OPEN_AHEAD_NS = 50 * _NS_PER_MS
 """How long before its due time a request's connection is opened."""
 _STALE_NS = _NS_PER_S
 """A connection that waited this long unused may have been given up by the server."""
 _LATE_NS = 5 * _NS_PER_MS
+_DONE_GRACE_NS = _NS_PER_S
+"""How long the end of the message is awaited after the stream's own end mark."""
 
 
 class Client:
@@ -32,319 +45,484 @@ class Client:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Loop,
         job: WorkerJob,
-        requests: tuple[PreparedRequest, ...],
+        share: Share,
+        wires: memoryview,
+        *,
+        context: SSLContext | None,
         ended: Callable[[Exchange], None],
     ) -> None:
         self._loop = loop
         self._job = job
+        self._supply, self._slots = share
+        self._schedule = share.supply if isinstance(share.supply, Schedule) and job.has_rate else None
+        self._wires = wires
         self._ended = ended
-        self._pool = Pool(loop, job.target, self._readable)
-        self._upcoming = deque(Exchange(request) for request in requests)
+        self._pool = Pool(loop, job.route, context, self._handler)
         self._due: deque[Exchange] = deque()
         self._active: set[Exchange] = set()
         self._retrying: set[Exchange] = set()
-        self._limit = min(len(requests), job.max_in_flight or len(requests))
         self._buffer = bytearray(_BUFFER_BYTES)
         self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
         self._offset_ns = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Timer | None = None
+        self._watch: Timer | None = None
         self._freed_ns: deque[int] = deque()
-        self._last_byte_ns = 0
-        self._left = len(requests)
-        self._done: asyncio.Future[None] = loop.create_future()
-        self._connected: asyncio.Future[None] = loop.create_future()
+        self._heard_ns = 0
+        self._is_running = False
+        self._is_over = False
         self._to_open = 0
         self.epoch_ns = 0
-        self.chunks = 0
         self.late_sends = 0
+        self.lags_ns = array("q")
+        """From due (and allowed) to sent; the first requests of a closed loop are left out."""
         self.peak_open = 0
-        self.user_stamps = 0
+        self.retried = 0
 
-    async def connect(self) -> None:
+    # ------------------------------------------------------------------ life
+
+    def connect(self) -> None:
         """Open the connections that the first requests need; a server that refuses is met again by the requests."""
-        first = sum(1 for exchange in self._upcoming if exchange.request.due_ns <= _OPEN_AHEAD_NS)
-        self._to_open = min(first, self._limit)
+        self._to_open = self._first_wave()
+        if not self._to_open or self._is_over:
+            return
         for _ in range(self._to_open):
-            self._pool.open(self._opened)
-        if self._to_open:
-            await asyncio.wait([self._connected], timeout=CONNECT_TIMEOUT_S)
+            self._pool.open(self._opened_ahead)
+        timer = self._loop.later(int(CONNECT_TIMEOUT_S * _NS_PER_S), self._connected_enough)
+        while self._to_open and not self._is_over:
+            self._loop.run()
+        timer.cancel()
 
-    async def run(self) -> None:
-        """Start the clock, send everything on its schedule, and return when every request has ended."""
-        self._start_clock()
-        watch = self._loop.create_task(self._watch_silence())
-        self._pump()
-        try:
-            if self._left:
-                await self._done
-        finally:
-            watch.cancel()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._pool.close_all()
+    def run(self, epoch_ns: int, monotonic_ns: int) -> None:
+        """Send everything on its schedule, from time 0 at `monotonic_ns` on, and return when all requests have ended.
+
+        Until `cancel` is called, that is.
+        """
+        self._start_clock(epoch_ns, monotonic_ns)
+        self._is_running = True
+        self._look_for_silence()
+        self._loop.later(monotonic_ns - time.monotonic_ns(), self._pump)
+        while not self._is_over:
+            self._loop.run()
+        for timer in (self._alarm, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._pool.close_all()
 
     def cancel(self, reason: str) -> None:
-        """End every request that has not ended, sent or not."""
-        self._start_clock()
-        if not self._connected.done():
-            self._connected.set_result(None)
-        pending = [*self._active, *self._retrying, *self._due, *self._upcoming]
-        self._due.clear()
-        self._upcoming.clear()
-        self._retrying.clear()
-        self._active.clear()
+        """End every request that has not ended, sent or not, and let `run` return."""
+        if self._is_over:
+            return
+        if not self.epoch_ns:
+            self._start_clock(time.time_ns(), time.monotonic_ns())
+        self._is_over = True
+        pending = [*self._active, *self._retrying, *self._due]
+        for held in (self._due, self._active, self._retrying):
+            held.clear()
+        while (exchange := self._next()) is not None:
+            pending.append(exchange)
         self._pool.close_all()
         for exchange in pending:
             exchange.fail("cancelled", reason)
-            self._end(exchange)
+            exchange.end(self._now_ns())
+            self._ended(exchange)
+        self._loop.stop()
 
     @property
     def in_flight(self) -> int:
         """Requests that were started and have not ended."""
         return len(self._active) + len(self._retrying)
 
-    def _start_clock(self) -> None:
-        if self.epoch_ns:
-            return
-        self.epoch_ns = self._last_byte_ns = time.time_ns()
-        self._offset_ns = self.epoch_ns - time.monotonic_ns()
-        for exchange in self._upcoming:
-            exchange.epoch_ns = self.epoch_ns
-            exchange.scheduled_ns = self.epoch_ns + exchange.request.due_ns
+    @property
+    def running(self) -> set[Exchange]:
+        """The exchanges on open connections, to be looked at only."""
+        return self._active
+
+    def _first_wave(self) -> int:
+        at_once = self._supply.remaining() if self._schedule is None else self._schedule.due_before(_OPEN_AHEAD_NS)
+        return min(at_once, self._slots)
+
+    def _start_clock(self, epoch_ns: int, monotonic_ns: int) -> None:
+        self.epoch_ns = epoch_ns
+        self._offset_ns = epoch_ns - monotonic_ns
+        self._heard_ns = time.monotonic_ns()
 
     def _now_ns(self) -> int:
         """CLOCK_REALTIME as it would be had nobody set it since the start: the schedule must not jump with it."""
         return time.monotonic_ns() + self._offset_ns
 
+    def _next(self) -> Exchange | None:
+        """Take the next request."""
+        request = self._supply.take()
+        if request is None:
+            return None
+        wire = self._wires[request.begin : request.begin + request.size]
+        exchange = Exchange(request, wire, self._job)
+        exchange.epoch_ns = self.epoch_ns
+        exchange.scheduled_ns = exchange.runnable_ns = self.epoch_ns + request.due_ns
+        return exchange
+
     # ------------------------------------------------------------------ schedule
 
     def _pump(self) -> None:
         """Start what is due and allowed, open connections for what comes next, and set the alarm for it."""
+        if self._is_over or not self._is_running:
+            return
+        if self._schedule is None:
+            self._fill_slots()
+        else:
+            self._follow(self._schedule)
+        if not (self.in_flight or self._due or self._supply.remaining()):
+            self._is_over = True
+            self._loop.stop()
+
+    def _fill_slots(self) -> None:
+        """Give each free slot the next request."""
+        pool = self._pool
+        while self.in_flight < self._slots:
+            connection = pool.take()
+            if connection is None:
+                break
+            exchange = self._next()
+            if exchange is None:
+                pool.give_back(connection)
+                break
+            if self._freed_ns:
+                exchange.runnable_ns = exchange.scheduled_ns = max(exchange.scheduled_ns, self._freed_ns.popleft())
+                exchange.was_queued = True
+            self._start(exchange, connection)
+        self._balance(min(self._slots - self.in_flight, self._supply.remaining()))
+
+    def _follow(self, schedule: Schedule) -> None:
+        """Start what is due as far as slots are free."""
         now = self._now_ns()
-        upcoming, due = self._upcoming, self._due
-        while upcoming and upcoming[0].scheduled_ns <= now:
-            upcoming[0].queued = self.in_flight + len(due) >= self._limit
-            due.append(upcoming.popleft())
-        while due and self.in_flight < self._limit:
+        while (due_ns := schedule.due_ns()) is not None and self.epoch_ns + due_ns <= now:
+            exchange = self._next()
+            assert exchange is not None
+            exchange.was_queued = self.in_flight + len(self._due) >= self._slots
+            self._due.append(exchange)
+        while self._due and self.in_flight < self._slots:
             connection = self._pool.take()
             if connection is None:
                 break
-            self._start(due.popleft(), connection)
-        if not due:
+            exchange = self._due.popleft()
+            if exchange.was_queued and self._freed_ns:
+                exchange.runnable_ns = max(exchange.scheduled_ns, self._freed_ns.popleft())
+            self._start(exchange, connection)
+        if not self._due:
             self._freed_ns.clear()
-        self._balance(now)
-        if upcoming and self._timer is None:
-            wake = min(upcoming[0].scheduled_ns, self._next_opening_ns(now))
-            self._timer = self._loop.call_later(max(0, wake - now) / _NS_PER_S, self._alarm)
+        soon = schedule.due_before(now - self.epoch_ns + _OPEN_AHEAD_NS)
+        self._balance(min(len(self._due) + soon, self._slots - self.in_flight))
+        self._set_alarm(schedule, soon, now)
 
-    def _alarm(self) -> None:
-        self._timer = None
-        self._pump()
+    def _set_alarm(self, schedule: Schedule, soon: int, now: int) -> None:
+        """Wake up when the next request is due, or when the next connection is to be opened for one behind it."""
+        next_due_ns = schedule.due_ns()
+        if next_due_ns is None:
+            return
+        later_ns = schedule.first_due_after(soon)
+        wake_ns = next_due_ns if later_ns is None else min(next_due_ns, later_ns - _OPEN_AHEAD_NS)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.later(self.epoch_ns + wake_ns - now, self._pump)
 
-    def _balance(self, now: int) -> None:
+    def _balance(self, wanted: int) -> None:
         """Hold as many connections as requests wait or are due soon, no more: idle ones bind a server's threads."""
-        wanted = min(len(self._due) + self._due_soon(now), self._limit - self.in_flight)
         missing = wanted - len(self._pool.idle) - self._pool.opening
         for _ in range(missing):
             self._pool.open(self._opened)
         for _ in range(min(-missing, len(self._pool.idle))):
-            self._pool.close(self._pool.idle[0])
-
-    def _due_soon(self, now: int) -> int:
-        count = 0
-        for exchange in self._upcoming:
-            if exchange.scheduled_ns > now + _OPEN_AHEAD_NS:
-                break
-            count += 1
-        return count
-
-    def _next_opening_ns(self, now: int) -> int:
-        soon = self._due_soon(now)
-        if soon == len(self._upcoming):
-            return self._upcoming[-1].scheduled_ns
-        return self._upcoming[soon].scheduled_ns - _OPEN_AHEAD_NS
+            self._pool.close_oldest_idle()
 
     # ------------------------------------------------------------------ connections
 
-    def _opened(self, connection: Connection | None, reason: str) -> None:
+    def _opened_ahead(self, connection: Connection | None, error: RequestError | None) -> None:
+        if self._is_running:
+            self._opened(connection, error)
+            return
         if connection is not None:
-            self._pool.idle.append(connection)
-        if not self.epoch_ns:
-            self._opened_ahead(refused=connection is None)
-        elif connection is None and self._due and self.in_flight < self._limit:
-            exchange = self._due.popleft()
-            self._active.add(exchange)
-            exchange.fail("connect", reason)
-            self._finish(exchange)
-        else:
-            self._pump()
-
-    def _opened_ahead(self, *, refused: bool) -> None:
+            self._pool.give_back(connection)
         self._to_open -= 1
-        if (refused or self._to_open == 0) and not self._connected.done():
-            self._connected.set_result(None)
+        if error is not None or self._to_open <= 0:
+            self._connected_enough()
 
-    def _opened_again(self, exchange: Exchange, connection: Connection | None, reason: str) -> None:
+    def _connected_enough(self) -> None:
+        self._to_open = 0
+        self._loop.stop()
+
+    def _opened(self, connection: Connection | None, error: RequestError | None) -> None:
+        if connection is not None:
+            self._pool.give_back(connection)
+        elif error is not None and self.in_flight < self._slots:
+            exchange = self._due.popleft() if self._schedule is not None and self._due else None
+            if exchange is None and self._schedule is None:
+                exchange = self._next()
+            if exchange is not None:
+                if self._schedule is None and self._freed_ns:
+                    exchange.scheduled_ns = exchange.runnable_ns = self._freed_ns.popleft()
+                exchange.error = error
+                self._finish(exchange, self._now_ns())
+                return
+        self._pump()
+
+    def _opened_again(self, exchange: Exchange, connection: Connection | None, error: RequestError | None) -> None:
         if exchange not in self._retrying:
             return
         self._retrying.discard(exchange)
         if connection is not None:
             self._start(exchange, connection)
             return
-        self._active.add(exchange)
-        exchange.fail("connect", f"after the server closed a kept connection: {reason}")
-        self._finish(exchange)
+        assert error is not None
+        exchange.fail(error.kind, f"after the server closed a kept connection: {error.message}")
+        self._finish(exchange, self._now_ns())
 
     def _broken(self, connection: Connection, reason: str) -> None:
         """Handle the end of a connection, by close (reason "") or by error."""
-        exchange, stale = connection.user, self._may_be_stale(connection)
+        exchange: Exchange | None = connection.user
+        stale = self._may_be_stale(connection)
         self._pool.close(connection)
-        if not isinstance(exchange, Exchange):
+        if exchange is None:
+            self._pump()
             return
         if not exchange.answered and exchange.retries == 0 and stale:
             self._active.discard(exchange)
             self._retrying.add(exchange)
+            self.retried += 1
             exchange.begin_again()
             self._pool.open(partial(self._opened_again, exchange))
             return
-        if reason or not exchange.framing.end_of_file():
+        exchange.feed()
+        if not exchange.framing.complete and (reason or not exchange.framing.end_of_file()):
             self._explain_break(exchange, reason)
-        self._finish(exchange)
+        self._finish(exchange, self._now_ns())
 
     def _may_be_stale(self, connection: Connection) -> bool:
-        exchange = connection.user
-        if connection.used or not isinstance(exchange, Exchange) or exchange.sent_ns is None:
+        exchange: Exchange | None = connection.user
+        if connection.used or exchange is None or exchange.sent_ns is None:
             return connection.used
         return exchange.sent_ns - connection.opened_ns > _STALE_NS
 
     def _explain_break(self, exchange: Exchange, reason: str) -> None:
         if not exchange.answered:
-            exchange.fail("reset", f"the server closed the connection before it answered {reason}".rstrip())
+            exchange.fail(
+                "reset-before-answer", f"the server closed the connection before it answered {reason}".rstrip()
+            )
         elif reason:
             exchange.fail("reset", f"the connection broke in the middle of the answer: {reason}")
         else:
             exchange.fail("truncated", "the server closed the connection in the middle of the answer")
 
-    # ------------------------------------------------------------------ one exchange
+    # ------------------------------------------------------------------ sending
 
     def _start(self, exchange: Exchange, connection: Connection) -> None:
         exchange.reused = connection.used
+        exchange.connection = connection
+        exchange.started_ns = time.monotonic_ns()
         connection.user = exchange
         self._active.add(exchange)
         self.peak_open = max(self.peak_open, self.in_flight)
-        if exchange.retries == 0:
-            self._settle_schedule(exchange)
+        if connection.stream is not None:
+            connection.stream.send(exchange.wire)
         self._send(exchange, connection)
-        if self._job.has_rate and exchange.retries == 0 and exchange.sent_ns is not None:
-            self.late_sends += exchange.sent_ns - exchange.runnable_ns > _LATE_NS
-
-    def _settle_schedule(self, exchange: Exchange) -> None:
-        """In a closed loop a request is due when a slot is free; with a rate it stays due when it was."""
-        exchange.runnable_ns = exchange.scheduled_ns
-        if exchange.queued and self._freed_ns:
-            exchange.runnable_ns = max(exchange.scheduled_ns, self._freed_ns.popleft())
-        if not self._job.has_rate:
-            exchange.scheduled_ns = exchange.runnable_ns
+        if exchange.retries == 0 and exchange.sent_ns is not None and (self._job.has_rate or exchange.was_queued):
+            lag_ns = exchange.sent_ns - exchange.runnable_ns
+            self.lags_ns.append(lag_ns)
+            self.late_sends += self._job.has_rate and lag_ns > _LATE_NS
 
     def _send(self, exchange: Exchange, connection: Connection) -> None:
-        wire = exchange.request.wire
-        begin = exchange.bytes_sent
+        """Hand the rest of the request to the kernel, as far as it takes it."""
+        stream, wire = connection.stream, exchange.wire
+        rest = wire[exchange.bytes_sent :] if stream is None else stream.pending()
         now = time.time_ns()
         if exchange.sent_ns is None:
             exchange.sent_ns = now
         try:
-            exchange.bytes_sent += connection.socket.send(memoryview(wire)[begin:] if begin else wire)
+            sent = connection.socket.send(rest)
         except BlockingIOError:
-            pass
+            sent = 0
         except OSError:
             # The reader tells what happened, and perhaps brings an answer that was sent before the close.
-            self._loop.remove_writer(connection.fileno)
+            self._wait_to_write(connection, waits=False)
             return
-        if exchange.bytes_sent == len(wire):
+        if stream is None:
+            exchange.bytes_sent += sent
+        else:
+            stream.written(sent)
+            if sent == len(rest):
+                exchange.bytes_sent = len(wire)
+        if sent == len(rest):
             exchange.sent_done_ns = time.time_ns()
-            if connection.blocked:
-                connection.blocked = False
-                self._loop.remove_writer(connection.fileno)
-        elif not connection.blocked:
-            connection.blocked = True
-            self._loop.add_writer(connection.fileno, self._send, exchange, connection)
+        self._wait_to_write(connection, waits=sent < len(rest))
 
-    def _readable(self, connection: Connection) -> None:
+    def _wait_to_write(self, connection: Connection, *, waits: bool) -> None:
+        if connection.blocked != waits:
+            connection.blocked = waits
+            self._loop.change(connection.fileno, READ | WRITE if waits else READ)
+
+    # ------------------------------------------------------------------ receiving
+
+    def _handler(self, connection: Connection) -> Handler:
+        """Make the function that reads one connection; names are bound here since it runs for every packet."""
+        if connection.stream is not None:
+            return partial(self._ready, connection)
+        receive, buffers, view = connection.socket.recvmsg_into, self._buffers, self._view
+        polled_ns, now_ns = self._loop.polled_ns, time.time_ns
+        look, ready, broken = self._look, self._ready, self._broken
+
+        def read(mask: int) -> None:
+            if mask != READ:
+                ready(connection, mask)
+                return
+            try:
+                size, ancillary, _, _ = receive(buffers, _ANCILLARY_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                broken(connection, problem.strerror or str(problem))
+                return
+            exchange = connection.user
+            if not size or exchange is None:
+                # Bytes that nobody asked for make a waiting connection as useless as its end does.
+                broken(connection, "")
+                return
+            data = view[:size].tobytes()
+            exchange.reads.append((data, ancillary[0][2] if ancillary else now_ns(), polled_ns[0]))
+            if not exchange.is_streaming or data.endswith(_END) or size < _SHORT_BYTES or size > BIG_BYTES:
+                look(connection, exchange)
+                if size == _BUFFER_BYTES:
+                    ready(connection, READ)
+
+        return read
+
+    def _ready(self, connection: Connection, mask: int) -> None:
+        """Serve a connection in any case: read until nothing is left, and write what waits."""
+        exchange: Exchange | None = connection.user
+        connection.is_ending = connection.is_ending or bool(mask & ~(READ | WRITE))
+        if mask & WRITE and exchange is not None and connection.blocked:
+            self._send(exchange, connection)
+        while self._read_once(connection):
+            pass
+
+    def _read_once(self, connection: Connection) -> bool:
+        """Read what is there; False: nothing more is, for now or for ever."""
+        if connection.is_closed:
+            return False
         try:
             size, ancillary, _, _ = connection.socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as problem:
             self._broken(connection, problem.strerror or str(problem))
-            return
-        exchange = connection.user
-        if not size or not isinstance(exchange, Exchange):
-            # Bytes that nobody asked for make a waiting connection as useless as its end does.
+            return False
+        exchange: Exchange | None = connection.user
+        if not size or exchange is None:
             self._broken(connection, "")
+            return False
+        mark = ancillary[0][2] if ancillary else time.time_ns()
+        data = bytes(self._view[:size])
+        if connection.stream is not None:
+            data = connection.stream.receive(data)
+            if not connection.blocked and connection.stream.pending():
+                self._flush(connection)
+        if data:
+            exchange.reads.append((data, mark, self._loop.polled_ns[0]))
+            self._look(connection, exchange)
+        if connection.stream is not None and connection.stream.ended:
+            self._broken(connection, "")
+            return False
+        return True
+
+    def _flush(self, connection: Connection) -> None:
+        """Write what TLS itself has to say; what does not go out now goes with the next request."""
+        stream = connection.stream
+        assert stream is not None
+        try:
+            stream.written(connection.socket.send(stream.pending()))
+        except BlockingIOError:
             return
-        stamp_ns = kernel_stamp_ns(ancillary)
-        if stamp_ns is None:
-            stamp_ns = time.time_ns()
-            self.user_stamps += 1
-        before = len(exchange.framing.parts)
-        exchange.feed(self._view[:size], stamp_ns)
-        self.chunks += len(exchange.framing.parts) - before
-        self._last_byte_ns = stamp_ns
+        except OSError:
+            # The next read tells.
+            return
+
+    def _look(self, connection: Connection, exchange: Exchange) -> None:
+        """See whether the answer has ended."""
+        exchange.feed()
         if exchange.over:
+            closed_ns = exchange.last_stamp_ns()
             self._release(connection, exchange)
-            self._finish(exchange)
+            self._finish(exchange, closed_ns)
 
     def _release(self, connection: Connection, exchange: Exchange) -> None:
-        whole = exchange.bytes_sent == len(exchange.request.wire)
-        if exchange.framing.keep_alive and exchange.error is None and whole:
+        whole = exchange.bytes_sent == len(exchange.wire)
+        keeps = self._job.keeps_connections and exchange.framing.keep_alive
+        if keeps and exchange.error is None and whole and not connection.is_ending:
             connection.used = True
-            connection.user = None
-            self._pool.idle.append(connection)
+            self._pool.give_back(connection)
         else:
             self._pool.close(connection)
 
-    def _finish(self, exchange: Exchange) -> None:
+    def _finish(self, exchange: Exchange, closed_ns: int) -> None:
         self._active.discard(exchange)
-        self._freed_ns.append(exchange.last_ns or time.time_ns())
-        self._pump()
-        self._end(exchange)
-
-    def _end(self, exchange: Exchange) -> None:
-        exchange.end(exchange.last_ns if exchange.framing.complete else time.time_ns())
+        exchange.end(closed_ns)
+        self._freed_ns.append(closed_ns)
         self._ended(exchange)
-        self._left -= 1
-        if self._left == 0 and not self._done.done():
-            self._done.set_result(None)
+        self._pump()
 
     # ------------------------------------------------------------------ time-outs
 
-    async def _watch_silence(self) -> None:
-        shortest = min(self._job.idle_timeout_s, self._job.total_timeout_s)
-        while True:
-            await asyncio.sleep(min(0.25, shortest / 4))
-            now = self._now_ns()
-            for exchange in [each for each in self._active if self._timed_out(each, now)]:
-                self._cut(exchange)
+    def _look_for_silence(self) -> None:
+        """End what is silent for too long or goes on for ever, and see to answers whose end is hidden."""
+        job = self._job
+        limits = [job.idle_timeout_s, job.total_timeout_s, job.first_byte_timeout_s or job.total_timeout_s]
+        self._watch = self._loop.later(int(min(0.25, min(limits) / 4) * _NS_PER_S), self._look_for_silence)
+        now = time.monotonic_ns()
+        again_ns = now + min(_DONE_GRACE_NS, int(min(limits) / 4 * _NS_PER_S))
+        quiet = []
+        for exchange in self._active:
+            reads = len(exchange.reads)
+            if reads != exchange.heard_reads:
+                exchange.heard_reads = reads
+                exchange.heard_ns = self._heard_ns = now
+                exchange.look_again_ns = again_ns
+                if exchange.needs_look:
+                    quiet.append(exchange)
+            elif now >= exchange.look_again_ns:
+                exchange.look_again_ns = again_ns
+                quiet.append(exchange)
+        for exchange in quiet:
+            self._consider(exchange, now)
 
-    def _timed_out(self, exchange: Exchange, now: int) -> bool:
+    def _consider(self, exchange: Exchange, now: int) -> None:
+        connection = exchange.connection
+        if exchange not in self._active or connection is None:
+            return
+        exchange.feed()
+        waited_ns = now - exchange.heard_ns
+        if exchange.framing.complete or (waited_ns > _DONE_GRACE_NS and exchange.has_said_done):
+            # Bytes behind the end hid it, or the server never ends its message: the connection is of no more use.
+            self._pool.close(connection)
+            self._finish(exchange, exchange.last_stamp_ns())
+            return
+        self._note_timeout(exchange, now)
+        if exchange.error is not None:
+            self._pool.close(connection)
+            self._finish(exchange, self._now_ns())
+
+    def _note_timeout(self, exchange: Exchange, now: int) -> None:
         """Note the time-out of a request, if it has one.
 
         A queued request may wait long for its first output while the server serves others, so until the second piece
         of its answer it is only silent when the whole server is.
         """
-        started = exchange.sent_ns or now
-        heard = exchange.last_ns if len(exchange.stamps_ns) > 1 else max(started, self._last_byte_ns)
-        if now - started > self._job.total_timeout_s * _NS_PER_S:
-            exchange.fail("total-timeout", f"not finished after {self._job.total_timeout_s:g} s")
-        elif now - heard > self._job.idle_timeout_s * _NS_PER_S:
-            exchange.fail("idle-timeout", f"nothing received for {self._job.idle_timeout_s:g} s")
-        return exchange.error is not None
-
-    def _cut(self, exchange: Exchange) -> None:
-        connection = self._pool.holder(exchange)
-        if connection is not None:
-            self._pool.close(connection)
-        self._finish(exchange)
+        job = self._job
+        passed = now - exchange.started_ns
+        heard = exchange.heard_ns if len(exchange.reads) > 1 else max(exchange.started_ns, self._heard_ns)
+        first_byte_s = job.first_byte_timeout_s
+        if passed > job.total_timeout_s * _NS_PER_S:
+            exchange.fail("total-timeout", f"not finished after {job.total_timeout_s:g} s")
+        elif first_byte_s is not None and not exchange.answered and passed > first_byte_s * _NS_PER_S:
+            exchange.fail("first-byte-timeout", f"no answer within {first_byte_s:g} s")
+        elif now - heard > job.idle_timeout_s * _NS_PER_S:
+            exchange.fail("idle-timeout", f"nothing received for {job.idle_timeout_s:g} s")

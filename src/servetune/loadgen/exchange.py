@@ -1,12 +1,16 @@
 """One request and what came back: raw while it runs, a RequestRecord once it ended.
 
-On the hot path only times and bytes are kept; the body is decoded by `record` after the stream has ended.
+On the hot path only times and bytes are kept; framing is looked at where a read may have ended the answer, and the body
+is decoded by `record` after that.
 """
 
 from __future__ import annotations
 
+import math
+
 from servetune.http1 import ResponseFraming
-from servetune.loadgen.job import PreparedRequest
+from servetune.loadgen.connection import Connection, stamps_ns
+from servetune.loadgen.job import PreparedRequest, WorkerJob
 from servetune.loadgen.sse import Stream, decode
 from servetune.records import (
     EVENT_DONE,
@@ -19,21 +23,47 @@ from servetune.records import (
     RequestRecord,
 )
 
+Read = tuple[bytes, "bytes | int", int]
+"""What one read brought: the bytes, the kernel's receive time (as it gave it) or our own, and when the loop polled."""
+
+BIG_BYTES = 16 * 1024
+"""A larger read is looked at when it comes."""
 _LONGEST_MESSAGE_BYTES = 1024
+_LONGEST_LINE_BYTES = 1024 * 1024
+_LONGEST_ANSWER_BYTES = 64 * 1024 * 1024
+_FEWEST_EVENTS = 64
+_BYTES_PER_READ = 200
+_EVENT = b"data:"
+_LAST_EVENT = b"data: [DONE]"
 
 
 class Exchange:
     """State of one request. Times are ns of CLOCK_REALTIME until `record` makes them relative."""
 
     __slots__ = (
+        "_checked_parts",
+        "_events",
+        "_fed",
+        "_look_at_bytes",
+        "_look_at_reads",
+        "_read_ends",
+        "_size",
+        "_stamps",
         "bytes_sent",
         "closed_ns",
+        "connection",
         "epoch_ns",
         "error",
         "framing",
-        "last_ns",
-        "queued",
-        "read_ends",
+        "has_user_stamps",
+        "heard_ns",
+        "heard_reads",
+        "is_streaming",
+        "job",
+        "look_again_ns",
+        "most_events",
+        "polls",
+        "reads",
         "request",
         "retries",
         "reused",
@@ -42,10 +72,15 @@ class Exchange:
         "sent_done_ns",
         "sent_ns",
         "stamps_ns",
+        "started_ns",
+        "was_queued",
+        "wire",
     )
 
-    def __init__(self, request: PreparedRequest) -> None:
+    def __init__(self, request: PreparedRequest, wire: memoryview, job: WorkerJob) -> None:
         self.request = request
+        self.wire = wire
+        self.job = job
         self.epoch_ns = 0
         """Time 0 of its record."""
         self.scheduled_ns = 0
@@ -56,8 +91,14 @@ class Exchange:
         self.closed_ns: int | None = None
         self.error: RequestError | None = None
         self.reused = False
-        self.queued = False
+        self.was_queued = False
         """It was due while no slot was free."""
+        self.has_user_stamps = False
+        """The kernel gave no receive time for some of its reads; known once it was decoded."""
+        self.started_ns = 0
+        """When it was sent, on the steady clock that time-outs use."""
+        self.most_events = max(_FEWEST_EVENTS, math.ceil(job.overrun_factor * request.requested_tokens))
+        self.connection: Connection | None = None
         self._begin()
 
     def begin_again(self) -> None:
@@ -68,58 +109,121 @@ class Exchange:
 
     def _begin(self) -> None:
         self.framing = ResponseFraming()
-        self.stamps_ns: list[int] = []
-        self.read_ends: list[int] = []
+        self.reads: list[Read] = []
+        self.is_streaming = False
+        """The answer is a stream in chunks, of which only the last one needs a look."""
         self.bytes_sent = 0
         self.sent_done_ns: int | None = None
-        self.last_ns = 0
+        self.heard_reads = 0
+        self.heard_ns = 0
+        """When a look at this exchange first saw `heard_reads` reads, on the steady clock."""
+        self.look_again_ns = 0
+        self._fed = 0
+        self._stamps: list[bytes | int] = []
+        self.stamps_ns: list[int] = []
+        """Receive times of these reads; known once they were decoded."""
+        self.polls: list[int] = []
+        """When the loop polled, for each read that brought a part of the body."""
+        self._read_ends: list[int] = []
+        self._size = 0
+        self._checked_parts = 0
+        self._events = 0
+        self._look_at_reads = self.most_events
+        self._look_at_bytes = _LONGEST_LINE_BYTES
 
     @property
     def answered(self) -> bool:
         """Whether any byte came back."""
-        return self.last_ns > 0
-
-    def feed(self, data: memoryview, stamp_ns: int) -> None:
-        """Take what one read brought."""
-        framing = self.framing
-        before = len(framing.parts)
-        problem = framing.feed(data)
-        self.last_ns = stamp_ns
-        if len(framing.parts) > before:
-            self.stamps_ns.append(stamp_ns)
-            self.read_ends.append(len(framing.parts))
-        if problem:
-            self.fail("protocol", problem)
-
-    def fail(self, kind: RequestErrorKind, message: str) -> None:
-        """Note the first reason for failure."""
-        if self.error is None:
-            self.error = RequestError(kind=kind, message=message)
+        return bool(self.reads)
 
     @property
     def over(self) -> bool:
         """Whether nothing more is to come."""
         return self.framing.complete or self.error is not None
 
-    def end(self, now_ns: int) -> None:
-        """Note the end of the response and give up the parser."""
-        self.closed_ns = now_ns
-        self.framing.release()
+    def feed(self) -> None:
+        """Look through the reads that were not looked at yet."""
+        framing = self.framing
+        parts = framing.parts
+        reads = self.reads
+        feed = framing.feed
+        for at in range(self._fed, len(reads)):
+            data, mark, polled = reads[at]
+            before = len(parts)
+            problem = feed(data)
+            self._size += len(data)
+            if len(parts) > before:
+                self._stamps.append(mark)
+                self.polls.append(polled)
+                self._read_ends.append(len(parts))
+            if problem:
+                self.fail("protocol", problem)
+                break
+        self._fed = len(reads)
+        if not self.is_streaming and framing.head_complete and not framing.complete:
+            self.is_streaming = framing.status == 200 and "transfer-encoding" in framing.headers
+        if self._fed >= self._look_at_reads or self._size >= self._look_at_bytes:
+            self._check_size()
 
-    def record(self, *, keep_text: bool) -> RequestRecord:
-        """Decode the body and return the finished record, with times from the epoch."""
+    @property
+    def needs_look(self) -> bool:
+        """Whether so many reads came that the answer may be an endless one."""
+        return len(self.reads) >= self._look_at_reads
+
+    def _check_size(self) -> None:
+        """Cut an answer that is far longer than what was asked for."""
+        new = self.framing.parts[self._checked_parts :]
+        self._checked_parts += len(new)
+        self._events += sum(part.count(_EVENT) for part in new)
+        self._look_at_reads = self._fed + _FEWEST_EVENTS
+        self._look_at_bytes = self._size + _LONGEST_LINE_BYTES
+        if self._events > self.most_events:
+            self.fail("overrun", f"{self._events} events came for {self.request.requested_tokens} tokens asked for")
+        elif self._size > _LONGEST_ANSWER_BYTES:
+            self.fail("oversize", f"the answer is longer than {_LONGEST_ANSWER_BYTES >> 20} MiB")
+        elif sum(map(len, new)) > _LONGEST_LINE_BYTES and not any(b"\n" in part for part in new):
+            self.fail("oversize", f"a line of the answer is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
+
+    @property
+    def has_said_done(self) -> bool:
+        """Whether the last part of the body is the stream's own end mark."""
+        return any(_LAST_EVENT in part for part in self.framing.parts[-2:])
+
+    def fail(self, kind: RequestErrorKind, message: str) -> None:
+        """Note the first reason for failure."""
+        if self.error is None:
+            self.error = RequestError(kind=kind, message=message)
+
+    def end(self, now_ns: int) -> None:
+        """Note the end of the response."""
+        self.feed()
+        self.framing.release()
+        self.closed_ns = now_ns
+        self.connection = None
+        del self.reads[:-1]
+
+    def last_stamp_ns(self) -> int:
+        """Receive time of the last read."""
+        return stamps_ns([self.reads[-1][1]])[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory its answer takes."""
+        return self._size + _BYTES_PER_READ * len(self._stamps)
+
+    def record(self) -> tuple[RequestRecord, Stream]:
+        """Decode the body and return the finished record, with times from the epoch, and what the stream held."""
         epoch_ns = self.epoch_ns
         status = self.framing.status
-        streamed = status == 200
-        stream = (
-            decode(self.framing.parts, self.read_ends, keep_text=keep_text) if streamed and self.stamps_ns else Stream()
-        )
-        return RequestRecord(
+        stream = self._decoded() if status == 200 and self._stamps else Stream()
+        times = self.stamps_ns = stamps_ns(self._stamps)
+        self.has_user_stamps = int in set(map(type, self._stamps))
+        record = RequestRecord(
             index=self.request.index,
             scheduled_ns=self.scheduled_ns - epoch_ns,
             sent_ns=_since(epoch_ns, self.sent_ns),
             sent_done_ns=_since(epoch_ns, self.sent_done_ns),
-            reads_ns=tuple(self.stamps_ns[read] - epoch_ns for read in stream.reads),
+            reads_ns=tuple([times[read] - epoch_ns for read in stream.reads]),
             read_events=stream.read_events,
             event_flags=stream.flags,
             event_tokens=stream.tokens,
@@ -135,6 +239,12 @@ class Exchange:
             reused_connection=self.reused,
             error=self._verdict(stream),
         )
+        return record, stream
+
+    def _decoded(self) -> Stream:
+        return decode(self.framing.parts, self._read_ends, keep_text=self.job.keep_text)
+
+    # ------------------------------------------------------------------ verdict
 
     def _verdict(self, stream: Stream) -> RequestError | None:
         """Name the reason for failure that says most; None: the answer is whole."""
@@ -145,38 +255,44 @@ class Exchange:
             return RequestError(kind="stream-error", message=stream.problem)
         if seen & EVENT_DONE and seen & EVENT_OUTPUT and not seen & EVENT_INVALID:
             # All of the answer came; how the connection ended afterwards is of no matter.
-            return self.error if self.error is not None and self.error.kind == "protocol" else None
+            return self.error if self.error is not None and self.error.kind in ("protocol", "overrun") else None
         if self.error is None and seen & EVENT_INVALID:
-            return RequestError(kind="protocol", message=stream.problem)
+            return RequestError(kind="invalid-json", message=stream.problem)
         return self.error or _unfinished(seen)
 
     def _refusal(self) -> RequestError | None:
-        status = self.framing.status
-        if status is None or not self.framing.head_complete:
+        framing = self.framing
+        status = framing.status
+        if status is None or not framing.head_complete:
             return None
         if status != 200:
-            return RequestError(kind="http-status", message=self._status_message(status))
-        problem = self._wrong_form()
-        return RequestError(kind="protocol", message=problem) if problem else None
+            return RequestError(kind=_status_kind(status), message=self._status_message(status))
+        coding = framing.headers.get("content-encoding", "identity")
+        if coding != "identity":
+            return RequestError(
+                kind="compressed", message=f"the answer is compressed ({coding}), which was not asked for"
+            )
+        form = framing.headers.get("content-type", "")
+        is_wrong = "html" in form or ("json" in form) == self.job.stream if form else False
+        if is_wrong:
+            asked = "an event stream" if self.job.stream else "JSON"
+            return RequestError(kind="content-type", message=f"the answer is {form}, not {asked}: {self._beginning()}")
+        return None
 
     def _status_message(self, status: int) -> str:
-        wait = self.framing.headers.get("retry-after")
-        advice = f" (Retry-After: {wait})" if wait else ""
-        return f"HTTP {status}{advice}: {self._beginning()}"
-
-    def _wrong_form(self) -> str:
-        """Tell why an answer with status 200 is not an event stream; "" if it is one, or if it says nothing."""
         headers = self.framing.headers
-        coding = headers.get("content-encoding", "identity")
-        if coding != "identity":
-            return f"the answer is compressed ({coding}), which was not asked for"
-        form = headers.get("content-type", "")
-        if "json" in form or "html" in form:
-            return f"the answer is {form}, not an event stream: {self._beginning()}"
-        return ""
+        notes = [f"{name}: {headers[name.lower()]}" for name in ("Retry-After", "Location") if name.lower() in headers]
+        advice = f" ({', '.join(notes)})" if notes else ""
+        return f"HTTP {status}{advice}: {self._beginning()}"
 
     def _beginning(self) -> str:
         return b"".join(self.framing.parts)[:_LONGEST_MESSAGE_BYTES].decode("utf-8", "replace")
+
+
+def _status_kind(status: int) -> RequestErrorKind:
+    if status == 429:
+        return "rate-limited"
+    return "redirect" if 300 <= status < 400 else "http-status"
 
 
 def _unfinished(seen: int) -> RequestError | None:

@@ -5,9 +5,11 @@ Records are added as requests finish, so a reader must accept that the last one 
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -20,13 +22,21 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(RequestRecord).decode
 
 
-class RecordWriter:
-    """Appends records to a new file; `flush` hands what was added to the system, `close` puts it on the disk."""
+def begin_records(path: Path) -> BinaryIO:
+    """Make a new, empty file of records; each writer appends whole records to it. Raises OSError."""
+    path.write_bytes(_MARK)
+    return path.open("ab", buffering=0)
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._pending = bytearray(_MARK)
-        self.flush()
+
+class RecordWriter:
+    """Appends records to an open file; `flush` hands what was added to the system, `close` puts it on the disk.
+
+    Several processes may append to one file: each flush is one write of whole records.
+    """
+
+    def __init__(self, fileno: int) -> None:
+        self._fileno = fileno
+        self._pending = bytearray()
 
     def add(self, record: RequestRecord) -> None:
         """Add one record to what waits for the next flush."""
@@ -37,17 +47,16 @@ class RecordWriter:
     def flush(self) -> None:
         """Write what was added; raises OSError when the disk is full."""
         while self._pending:
-            del self._pending[: self._file.write(self._pending)]
+            del self._pending[: os.write(self._fileno, self._pending)]
 
     def close(self) -> None:
         """Write the rest and wait until it is on the disk."""
         self.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        os.fsync(self._fileno)
 
 
 def read_records(path: Path) -> list[RequestRecord]:
-    """Return all whole records of a file, in the order in which the requests finished.
+    """Return all whole records of a file, in the order in which the requests ended.
 
     A record that is cut off at the end is left out. Raises StoreError if the file cannot be read or holds no records
     of this kind.
@@ -67,7 +76,7 @@ def read_records(path: Path) -> list[RequestRecord]:
             break
         records.append(_decoded(path, data[at : at + length]))
         at += length
-    return records
+    return sorted(records, key=lambda record: math.inf if record.closed_ns is None else record.closed_ns)
 
 
 def _decoded(path: Path, data: bytes) -> RequestRecord:

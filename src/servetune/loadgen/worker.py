@@ -1,137 +1,253 @@
-"""The process that makes the load: `python -m servetune.loadgen.worker JOBFILE RECORDFILE`.
+"""A process that makes load: `python -m servetune.loadgen.worker NUMBER JOB REQUESTS TICKETS`.
 
-Reads the job, warms the server up, runs the load, writes each record as its request ends, and reports on stdout, one
-JSON message a line (`job.Message`). It stops when its stdin ends: on purpose, or because the parent died. It must stay
-light: no numpy, no tokenizers, nothing that delays its start.
+The last three are inherited open files. The first worker warms the server up. Each opens its connections, begins when
+the parent says so, writes a record of each request as it ends, and reports on stdout (`job.Message`). It stops when its
+stdin ends: the parent died. It must stay light: no numpy, no tokenizers, nothing that delays its start.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
+import mmap
 import os
 import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import uvloop
 
 from servetune.loadgen.client import Client
 from servetune.loadgen.connection import KERNEL_STAMPS, raise_descriptor_limit
 from servetune.loadgen.exchange import Exchange
-from servetune.loadgen.job import Finished, GaveUp, Message, Progress, WorkerJob
+from servetune.loadgen.job import (
+    Begin,
+    Finished,
+    GaveUp,
+    Message,
+    Order,
+    Prepare,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+    Warm,
+    WorkerJob,
+)
+from servetune.loadgen.loop import Loop
+from servetune.loadgen.measure import Processor, Pulse, Sample, clock_offset_ns
 from servetune.loadgen.recordfile import RecordWriter
-from servetune.records import EVENT_OUTPUT, ClientFacts, RequestRecord
+from servetune.loadgen.sse import Stream
+from servetune.loadgen.supply import Schedule, Share, Tickets
+from servetune.records import EVENT_OUTPUT, ClientFacts
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _STDIN, _STDOUT = 0, 1
-_REPORT_EVERY_S = 0.25
-_DECODE_EVERY_S = 0.004
+_REPORT_EVERY_NS = 250 * _NS_PER_MS
+_DECODE_EVERY_NS = 4 * _NS_PER_MS
 _DECODE_SLICE_NS = _NS_PER_MS
 _BEHIND_NS = 2 * _NS_PER_MS
-_MOST_WAITING = 2000
-_BEAT_S = 0.02
+_MOST_WAITING_BYTES = 32 * 1024 * 1024
+_LATE_NS = 5 * _NS_PER_MS
+_LAG_EVERY = 8
 _SPARE_DESCRIPTORS = 32
-_STOPPED = "servetune stopped the load"
+_JUDGED_FROM = 20
+_ORPHANED = "servetune stopped the load"
+
+
+class Inherited(NamedTuple):
+    """File descriptors that the parent hands over."""
+
+    job: int
+    wires: int
+    tickets: int
 
 
 class Recorder:
     """Decodes ended exchanges a little at a time, so that sends and reads are not held up, and writes their records."""
 
-    def __init__(self, writer: RecordWriter, *, keep_text: bool) -> None:
+    def __init__(self, writer: RecordWriter, max_error_rate: float | None) -> None:
         self._writer = writer
-        self._keep_text = keep_text
+        self._max_error_rate = max_error_rate
         self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self.fails_too_often: Callable[[str], None] = _ignore
+        """Called once when more requests failed than are accepted."""
         self.done = 0
+        self.decoded = 0
         self.failed = 0
+        self.parts = 0
         self.last_end_ns = 0
+        self.user_stamps = False
+        self.lags_ns = Sample()
         self._reads = 0
         self._merged_reads = 0
+        self._late_merged_reads = 0
         self._answers = 0
         self._unresolved = 0
 
     def add(self, exchange: Exchange) -> None:
-        """Take an exchange that ended."""
+        """Take an exchange that ended; decodes at once where too much waits."""
         self._waiting.append(exchange)
+        self._waiting_bytes += exchange.size_bytes
         self.done += 1
+        self.parts += len(exchange.framing.parts)
         self.last_end_ns = max(self.last_end_ns, exchange.closed_ns or 0)
+        while self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._decode_one()
 
-    @property
-    def waiting(self) -> int:
-        """Exchanges that ended and have no record yet."""
-        return len(self._waiting)
+    def work(self, slice_ns: int) -> bool:
+        """Decode what waits for about `slice_ns`; returns whether anything waited."""
+        if not self._waiting:
+            return False
+        until = time.monotonic_ns() + slice_ns
+        while self._waiting and time.monotonic_ns() < until:
+            self._decode_one()
+        return True
 
-    def work(self, slice_ns: int | None = None) -> None:
-        """Decode and write what waits, for about `slice_ns` at most."""
-        until = time.monotonic_ns() + slice_ns if slice_ns else None
-        while self._waiting and (until is None or time.monotonic_ns() < until):
-            record = self._waiting.popleft().record(keep_text=self._keep_text)
-            self.failed += record.error is not None
-            self._count_reads(record)
-            self._writer.add(record)
+    def finish(self) -> None:
+        """Decode and write all that is left."""
+        while self._waiting:
+            self._decode_one()
+        self._writer.close()
 
     def flush(self) -> None:
         """Hand the written records to the system."""
         self._writer.flush()
 
-    @property
-    def multi_event_reads(self) -> float:
-        """Share of the reads with output that held more than one event with output."""
-        return self._merged_reads / self._reads if self._reads else 0.0
+    def facts(self, facts: ClientFacts) -> ClientFacts:
+        """Add what the reads tell."""
+        kernel = KERNEL_STAMPS and not self.user_stamps
+        return msgspec.structs.replace(
+            facts,
+            stamps="kernel" if kernel else "user",
+            multi_event_reads=_share(self._merged_reads, self._reads),
+            late_merged_reads=_share(self._late_merged_reads, self._reads),
+            unresolved_ttft=_share(self._unresolved, self._answers),
+            read_lag_p50_ms=self.lags_ns.quantile(0.5) / _NS_PER_MS if kernel else 0.0,
+            read_lag_p99_ms=self.lags_ns.quantile(0.99) / _NS_PER_MS if kernel else 0.0,
+            chunks=self.parts,
+        )
 
-    @property
-    def unresolved_ttft(self) -> float:
-        """Share of the answers whose first read with output held more than one event with output."""
-        return self._unresolved / self._answers if self._answers else 0.0
+    def _decode_one(self) -> None:
+        exchange = self._waiting.popleft()
+        self._waiting_bytes -= exchange.size_bytes
+        record, stream = exchange.record()
+        self._writer.add(record)
+        self.decoded += 1
+        self.failed += record.error is not None
+        self.user_stamps = self.user_stamps or exchange.has_user_stamps
+        self._count_reads(exchange, stream)
+        self._judge()
 
-    def _count_reads(self, record: RequestRecord) -> None:
-        outputs = []
+    def _judge(self) -> None:
+        limit = self._max_error_rate
+        if limit is None or self.decoded < _JUDGED_FROM or self.failed <= limit * self.decoded:
+            return
+        self._max_error_rate = None
+        self.fails_too_often(f"{self.failed} of {self.decoded} requests failed, more than {limit:.0%}")
+
+    def _count_reads(self, exchange: Exchange, stream: Stream) -> None:
+        polls, stamps = exchange.polls, exchange.stamps_ns
+        for at in range(0, len(polls), _LAG_EVERY):
+            self.lags_ns.add(polls[at] - stamps[at])
+        if len(stream.read_events) == len(stream.flags):
+            # One event a read, as is usual: nothing merged.
+            outputs = sum(1 for flags in stream.flags if flags & EVENT_OUTPUT)
+            self._reads += outputs
+            self._answers += outputs > 0
+            return
         at = 0
-        for events in record.read_events:
-            count = sum(1 for flags in record.event_flags[at : at + events] if flags & EVENT_OUTPUT)
+        is_first = True
+        late_ns = _late_ns(stamps, len(stream.flags))
+        for read, events in zip(stream.reads, stream.read_events, strict=True):
+            count = sum(1 for flags in stream.flags[at : at + events] if flags & EVENT_OUTPUT)
             at += events
-            if count:
-                outputs.append(count)
-        self._reads += len(outputs)
-        self._merged_reads += sum(1 for count in outputs if count > 1)
-        self._answers += bool(outputs)
-        self._unresolved += bool(outputs) and outputs[0] > 1
+            if not count:
+                continue
+            self._reads += 1
+            if count > 1:
+                self._merged_reads += 1
+                self._late_merged_reads += polls[read] - stamps[read] > late_ns
+            if is_first:
+                is_first = False
+                self._answers += 1
+                self._unresolved += count > 1
 
 
 class Worker:
-    """One job on one event loop."""
+    """One job on one loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, job: WorkerJob, records: Path) -> None:
-        self._loop = loop
-        self._job = job
-        self._records = records
+    def __init__(self, number: int, files: Inherited) -> None:
+        self._number = number
+        self._files = files
+        self._loop = Loop()
+        self._context: SSLContext | None = None
         self._phase: Client | None = None
-        self._cancelled = False
-        self._max_lag_ms = 0.0
+        self._orders: deque[Order] = deque()
+        self._text = b""
+        self._stop_reason = ""
+        self._aborted = ""
 
-    async def run(self) -> Message:
+    def run(self) -> Message:
         """Do the whole job and return the last message."""
-        self._loop.add_reader(_STDIN, self._told_to_stop)
+        self._loop.watch(_STDIN, self._hear)
+        begin = self._next_order()
+        if not isinstance(begin, Begin):
+            return GaveUp(cause="client-failed", evidence=self._stop_reason)
+        self._job = _read_job(self._files.job)
+        self._wires = _mapped(self._files.wires)
         self._collect_no_garbage()
+        if self._job.route.tls:
+            from servetune.http1 import tls_context  # noqa: PLC0415  # plain loads need not wait for ssl
+
+            self._context = tls_context(self._job.route.transport)
         if refusal := self._too_few_descriptors():
             return GaveUp(cause="client-failed", evidence=refusal)
-        if refusal := await self._warm_up():
+        if self._number == 0 and (refusal := self._warm_up()):
             return GaveUp(cause="warmup-failed", evidence=refusal)
         try:
-            return await self._measure()
+            return self._measure(begin.records)
         except OSError as problem:
-            return GaveUp(cause="records-not-written", evidence=f"{self._records}: {problem.strerror or problem}")
+            return GaveUp(cause="records-not-written", evidence=problem.strerror or str(problem))
 
-    def _told_to_stop(self) -> None:
-        self._loop.remove_reader(_STDIN)
-        self._cancelled = True
+    # ------------------------------------------------------------------ orders
+
+    def _hear(self, _: int) -> None:
+        while data := _read_stdin():
+            *lines, self._text = (self._text + data).split(b"\n")
+            for line in lines:
+                order: Order = msgspec.json.decode(line, type=Order)
+                if isinstance(order, Stop):
+                    self._stop(order.reason)
+                else:
+                    self._orders.append(order)
+        if data is not None:
+            self._loop.forget(_STDIN)
+            self._stop(_ORPHANED)
+        self._loop.stop()
+
+    def _stop(self, reason: str) -> None:
+        self._stop_reason = self._stop_reason or reason
         if self._phase is not None:
-            self._phase.cancel(_STOPPED)
+            self._phase.cancel(reason)
+        self._loop.stop()
+
+    def _next_order(self) -> Order | None:
+        """Wait for the next order; None: told to stop."""
+        while not self._orders and not self._stop_reason:
+            self._loop.run()
+        return None if self._stop_reason else self._orders.popleft()
+
+    # ------------------------------------------------------------------ phases
 
     def _collect_no_garbage(self) -> None:
         # The collector would stop the loop for milliseconds; what this process drops holds no cycles.
@@ -140,136 +256,189 @@ class Worker:
         gc.disable()
 
     def _too_few_descriptors(self) -> str:
+        job = self._job
         limit = raise_descriptor_limit()
-        at_once = len(self._job.requests) if self._job.max_in_flight is None else self._job.max_in_flight
-        needed = min(at_once, len(self._job.requests)) + _SPARE_DESCRIPTORS
-        if needed <= limit or self._job.has_rate:
+        at_once = len(job.requests) if job.max_in_flight is None else job.max_in_flight
+        needed = min(at_once, len(job.requests)) + _SPARE_DESCRIPTORS
+        if needed <= limit or job.has_rate:
             return ""
         return f"{needed} open files are needed and {limit} allowed: raise `ulimit -n` or set a concurrency limit"
 
-    async def _warm_up(self) -> str:
+    def _warm_up(self) -> str:
         """Send the warm-up requests; returns why all of them failed, or ""."""
-        if not self._job.warmup or self._cancelled:
-            return ""
+        warmup = self._job.warmup
         ended: list[Exchange] = []
-        warm = msgspec.structs.replace(self._job, has_rate=False)
-        self._phase = Client(self._loop, warm, self._job.warmup, ended.append)
-        await self._phase.connect()
-        await self._phase.run()
-        errors = [exchange.record(keep_text=False).error for exchange in ended]
-        if self._cancelled or not all(errors):
-            return ""
-        reasons = dict.fromkeys(
-            f"{error.kind}: {' '.join(error.message.split())[:300]}" for error in errors if error is not None
-        )
-        return "\n".join(list(reasons)[:3])
-
-    async def _measure(self) -> Message:
-        writer = RecordWriter(self._records)
-        recorder = Recorder(writer, keep_text=self._job.keep_text)
-        client = self._phase = Client(self._loop, self._job, self._job.requests, recorder.add)
-        if self._cancelled:
-            client.cancel(_STOPPED)
-        await client.connect()
-        offset_ns = _clock_offset_ns()
-        cpu_s, wall_s = time.process_time(), time.monotonic()
-        chores = [
-            self._loop.create_task(self._record(recorder)),
-            self._loop.create_task(self._report(client, recorder)),
-        ]
-        chores.append(self._loop.create_task(self._beat()))
-        load = self._loop.create_task(client.run())
-        await asyncio.wait([load, *chores], return_when=asyncio.FIRST_COMPLETED)
-        cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
-        for chore in chores:
-            chore.cancel()
-        await self._collect_errors(load, chores)
-        recorder.work()
-        writer.close()
-        facts = self._facts(client, recorder)
-        return Finished(
-            facts=msgspec.structs.replace(
-                facts, clock_step_ns=_clock_offset_ns() - offset_ns, cpu_share=cpu_s / wall_s if wall_s else 0.0
+        if warmup and not self._stop_reason:
+            job = msgspec.structs.replace(self._job, has_rate=False)
+            slots = min(len(warmup), self._job.max_in_flight or len(warmup))
+            client = self._new_client(job, Share(Schedule(warmup), slots), ended.append)
+            pulse = Pulse(self._loop, client, naps=False)
+            pulse.start()
+            client.connect()
+            client.run(time.time_ns(), time.monotonic_ns())
+            pulse.stop()
+            self._phase = None
+            gap_ns = pulse.event_gap_ns
+        else:
+            gap_ns = None
+        errors = [exchange.record()[0].error for exchange in ended]
+        if not self._stop_reason and errors and all(errors):
+            reasons = dict.fromkeys(
+                f"{error.kind}: {' '.join(error.message.split())[:300]}" for error in errors if error is not None
             )
-        )
+            return "\n".join(list(reasons)[:3])
+        _say(Warm(event_gap_ms=None if gap_ns is None else gap_ns / _NS_PER_MS))
+        return ""
 
-    async def _collect_errors(self, load: asyncio.Task[None], chores: list[asyncio.Task[None]]) -> None:
-        """Raise what ended a task early: a full disk ends the load."""
-        if not load.done():
-            load.cancel()
-        results = await asyncio.gather(load, *chores, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-
-    def _facts(self, client: Client, recorder: Recorder) -> ClientFacts:
-        return ClientFacts(
-            stamps="kernel" if KERNEL_STAMPS and not client.user_stamps else "user",
+    def _measure(self, records: str) -> Message:
+        job = self._job
+        prepare = self._next_order()
+        worker, workers = (prepare.worker, prepare.workers) if isinstance(prepare, Prepare) else (self._number, 1)
+        recorder = Recorder(RecordWriter(os.open(records, os.O_WRONLY | os.O_APPEND)), job.max_error_rate)
+        client = self._new_client(job, self._share(worker, workers), recorder.add)
+        recorder.fails_too_often = self._abort
+        naps = KERNEL_STAMPS and job.route.has_kernel_stamps
+        pulse = Pulse(self._loop, client, naps=naps)
+        if self._stop_reason:
+            client.cancel(self._stop_reason)
+        client.connect()
+        _say(Ready())
+        start = self._next_order()
+        offset_ns = clock_offset_ns()
+        processor = Processor()
+        self._loop.idle = recorder.work
+        self._loop.sleeps_to_the_point = naps
+        self._report(client, recorder)
+        self._decode(recorder)
+        pulse.start()
+        if isinstance(start, Start):
+            client.run(start.epoch_ns, start.monotonic_ns)
+        nap_ns = self._loop.nap_ns
+        pulse.stop()
+        recorder.finish()
+        cpu_share, cpu_wait_share = processor.shares()
+        lags = Sample()
+        for lag_ns in client.lags_ns:
+            lags.add(lag_ns)
+        lag_ms = lags.quantile(0.99) / _NS_PER_MS
+        facts = ClientFacts(
+            stamps="user",
             workers=1,
             epoch_ns=client.epoch_ns,
             duration_ns=max(0, recorder.last_end_ns - client.epoch_ns),
-            clock_step_ns=0,
-            cpu_share=0.0,
-            max_loop_lag_ms=self._max_lag_ms,
+            clock_step_ns=clock_offset_ns() - offset_ns,
+            cpu_share=cpu_share,
+            max_loop_lag_ms=pulse.max_lag_ns / _NS_PER_MS,
             late_sends=client.late_sends,
-            multi_event_reads=recorder.multi_event_reads,
-            unresolved_ttft=recorder.unresolved_ttft,
+            multi_event_reads=0.0,
+            unresolved_ttft=0.0,
             peak_open=client.peak_open,
-            api=self._job.api,
+            api=job.api,
+            slot_gap_p99_ms=0.0 if job.has_rate else lag_ms,
+            send_lag_p99_ms=lag_ms if job.has_rate else 0.0,
+            cpu_wait_share=cpu_wait_share,
+            max_unread_bytes=pulse.max_unread_bytes,
+            nap_ms=nap_ns / _NS_PER_MS,
+            retried=client.retried,
+            aborted=self._aborted,
         )
+        return Finished(facts=recorder.facts(facts))
 
-    async def _record(self, recorder: Recorder) -> None:
-        while True:
-            before = time.monotonic_ns()
-            await asyncio.sleep(_DECODE_EVERY_S)
-            late_ns = time.monotonic_ns() - before - _DECODE_EVERY_S * _NS_PER_S
-            # Reads come first: a loop that is behind decodes only when much has piled up.
-            if late_ns < _BEHIND_NS or recorder.waiting > _MOST_WAITING:
+    def _share(self, worker: int, workers: int) -> Share:
+        """Return this worker's part of the requests and of the slots."""
+        job = self._job
+        requests = job.requests
+        slots = min(len(requests), job.max_in_flight or len(requests))
+        own_slots = slots // workers + (worker < slots % workers)
+        if job.has_rate:
+            return Share(Schedule(requests[worker::workers]), own_slots)
+        if workers == 1:
+            return Share(Schedule(requests), slots)
+        return Share(Tickets(requests, self._files.tickets), own_slots)
+
+    def _new_client(self, job: WorkerJob, share: Share, ended: Callable[[Exchange], None]) -> Client:
+        self._phase = Client(self._loop, job, share, self._wires, context=self._context, ended=ended)
+        return self._phase
+
+    def _abort(self, reason: str) -> None:
+        self._aborted = reason
+        self._loop.soon(lambda: self._stop(f"the load was ended early: {reason}"))
+
+    # ------------------------------------------------------------------ chores
+
+    def _decode(self, recorder: Recorder) -> None:
+        """Where the loop does not nap, decode in short slices; reads come first, so not while it is behind."""
+        due_ns = time.monotonic_ns() + _DECODE_EVERY_NS
+
+        def chore() -> None:
+            if self._loop.nap_ns == 0 and time.monotonic_ns() - due_ns < _BEHIND_NS:
                 recorder.work(_DECODE_SLICE_NS)
+            self._decode(recorder)
 
-    async def _report(self, client: Client, recorder: Recorder) -> None:
-        while True:
-            await asyncio.sleep(_REPORT_EVERY_S)
+        self._loop.later(_DECODE_EVERY_NS, chore)
+
+    def _report(self, client: Client, recorder: Recorder) -> None:
+        def chore() -> None:
             recorder.flush()
-            elapsed_s = (time.time_ns() - client.epoch_ns) / _NS_PER_S
-            progress = Progress(done=recorder.done, failed=recorder.failed, chunks=client.chunks, elapsed_s=elapsed_s)
+            running = sum(len(exchange.reads) for exchange in client.running)
+            elapsed_s = (time.time_ns() - client.epoch_ns) / _NS_PER_S if client.epoch_ns else 0.0
+            progress = Progress(
+                done=recorder.done, failed=recorder.failed, chunks=recorder.parts + running, elapsed_s=elapsed_s
+            )
             # A parent that does not read must not stop the load: this line is then left out.
             with suppress(BlockingIOError, BrokenPipeError):
                 os.write(_STDOUT, msgspec.json.encode(progress) + b"\n")
+            self._report(client, recorder)
 
-    async def _beat(self) -> None:
-        while True:
-            before = time.monotonic_ns()
-            await asyncio.sleep(_BEAT_S)
-            lag_ms = (time.monotonic_ns() - before) / _NS_PER_MS - _BEAT_S * 1000
-            self._max_lag_ms = max(self._max_lag_ms, lag_ms)
+        self._loop.later(_REPORT_EVERY_NS, chore)
 
 
-def _clock_offset_ns() -> int:
-    """CLOCK_REALTIME - CLOCK_MONOTONIC, from the quickest of a few readings."""
-    readings = []
-    for _ in range(5):
-        before = time.monotonic_ns()
-        wall = time.time_ns()
-        after = time.monotonic_ns()
-        readings.append((after - before, wall - (before + after) // 2))
-    return min(readings)[1]
+def _read_stdin() -> bytes | None:
+    """Return what is there; None: nothing is, b"": nothing will be."""
+    try:
+        return os.read(_STDIN, 65536)
+    except BlockingIOError:
+        return None
+
+
+def _ignore(_: str) -> None:
+    """Nobody listens yet."""
+
+
+def _late_ns(stamps: Sequence[int], events: int) -> int:
+    """Return the lag of a read from which on it is the client that let events of this stream merge."""
+    gap_ns = (stamps[-1] - stamps[0]) // max(1, events - 1)
+    return max(_NS_PER_MS, min(_LATE_NS, gap_ns // 4))
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _read_job(fileno: int) -> WorkerJob:
+    size = os.fstat(fileno).st_size
+    return msgspec.msgpack.decode(os.pread(fileno, size, 0), type=WorkerJob)
+
+
+def _mapped(fileno: int) -> memoryview:
+    """Map the requests' bytes: all workers share one copy of them."""
+    size = os.fstat(fileno).st_size
+    return memoryview(mmap.mmap(fileno, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
+
+
+def _say(message: Message) -> None:
+    os.set_blocking(_STDOUT, True)
+    with suppress(BrokenPipeError):
+        os.write(_STDOUT, msgspec.json.encode(message) + b"\n")
+    os.set_blocking(_STDOUT, False)
 
 
 def main() -> None:
     """Run the job of the command line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    job_path, record_path = sys.argv[1:]
-    job = msgspec.msgpack.decode(Path(job_path).read_bytes(), type=WorkerJob)
-    # It holds prompts and perhaps a key, and the parent may be killed before it can remove it.
-    Path(job_path).unlink()
-    os.set_blocking(_STDOUT, False)
-    loop = uvloop.new_event_loop()
-    last = loop.run_until_complete(Worker(loop, job, Path(record_path)).run())
-    os.set_blocking(_STDOUT, True)
-    with suppress(BrokenPipeError):
-        os.write(_STDOUT, msgspec.json.encode(last) + b"\n")
-    loop.close()
+    number, *files = map(int, sys.argv[1:])
+    os.set_blocking(_STDIN, False)
+    _say(Worker(number, Inherited(*files)).run())
 
 
 if __name__ == "__main__":
