@@ -73,7 +73,7 @@ class ResponseFraming:
     `parts` collects the body with the transfer coding removed; a caller compares its length before and after `feed`.
     """
 
-    __slots__ = ("_parser", "complete", "head_complete", "headers", "keep_alive", "on_body", "parts", "status")
+    __slots__ = ("_parser", "complete", "head_complete", "headers", "keep_alive", "may_keep_alive", "on_body", "parts", "status")
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -84,6 +84,9 @@ class ResponseFraming:
         self.head_complete = False
         self.complete = False
         self.keep_alive = False
+        """The answer is complete and the connection may be used again."""
+        self.may_keep_alive = False
+        """The head allows that."""
 
     def feed(self, data: bytes | memoryview) -> str | None:
         """Take the next bytes; returns what is wrong with them, or None."""
@@ -122,6 +125,7 @@ class ResponseFraming:
         self.head_complete = self.status >= 200
         if not self.head_complete:
             self.headers.clear()
+        self.may_keep_alive = self.head_complete and self._parser.should_keep_alive()
 
     def on_message_complete(self) -> None:
         """Note the end of the response."""

@@ -448,16 +448,20 @@ class Client:
 
     def _look(self, connection: Connection, exchange: Exchange) -> None:
         """See whether the answer has ended."""
-        exchange.feed()
-        if exchange.over:
+        ends = exchange.is_streaming and exchange.ends_plainly()
+        if not ends:
+            exchange.feed()
+        if ends or exchange.over:
             closed_ns = exchange.last_stamp_ns()
             self._release(connection, exchange)
             self._finish(exchange, closed_ns)
 
     def _release(self, connection: Connection, exchange: Exchange) -> None:
         whole = exchange.bytes_sent == len(exchange.wire)
-        keeps = self._job.keeps_connections and exchange.framing.keep_alive
-        if keeps and exchange.error is None and whole and not connection.is_ending:
+        framing = exchange.framing
+        may_keep = framing.keep_alive if framing.complete else framing.may_keep_alive
+        keeps = may_keep and self._job.keeps_connections and not connection.is_ending
+        if keeps and exchange.error is None and whole:
             connection.used = True
             self._pool.give_back(connection)
         else:
@@ -502,6 +506,7 @@ class Client:
         waited_ns = now - exchange.heard_ns
         if exchange.framing.complete or (waited_ns > _DONE_GRACE_NS and exchange.has_said_done):
             # Bytes behind the end hid it, or the server never ends its message: the connection is of no more use.
+            exchange.framing.complete = True
             self._pool.close(connection)
             self._finish(exchange, exchange.last_stamp_ns())
             return

@@ -35,6 +35,9 @@ _FEWEST_EVENTS = 64
 _BYTES_PER_READ = 200
 _EVENT = b"data:"
 _LAST_EVENT = b"data: [DONE]"
+_DONE_CHUNK = b"data: [DONE]\n\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_DONE_AND_LAST_CHUNK = _DONE_CHUNK + _LAST_CHUNK
 
 
 class Exchange:
@@ -141,6 +144,17 @@ class Exchange:
         """Whether nothing more is to come."""
         return self.framing.complete or self.error is not None
 
+    def ends_plainly(self) -> bool:
+        """Tell from the last bytes alone that a streamed answer is complete; False says nothing.
+
+        `[DONE]`, the end of its chunk and the last chunk cannot follow each other inside a stream. Most streams end
+        so, and what is left to do for them can wait; `record` checks the framing all the same.
+        """
+        last = self.reads[-1][0]
+        if last == _LAST_CHUNK and len(self.reads) > 1:
+            return self.reads[-2][0].endswith(_DONE_CHUNK)
+        return last.endswith(_DONE_AND_LAST_CHUNK)
+
     def feed(self) -> None:
         """Look through the reads that were not looked at yet."""
         framing = self.framing
@@ -196,11 +210,8 @@ class Exchange:
 
     def end(self, now_ns: int) -> None:
         """Note the end of the response."""
-        self.feed()
-        self.framing.release()
         self.closed_ns = now_ns
         self.connection = None
-        del self.reads[:-1]
 
     def last_stamp_ns(self) -> int:
         """Receive time of the last read."""
@@ -209,10 +220,14 @@ class Exchange:
     @property
     def size_bytes(self) -> int:
         """About how much memory its answer takes."""
-        return self._size + _BYTES_PER_READ * len(self._stamps)
+        return sum([len(read[0]) for read in self.reads]) + _BYTES_PER_READ * len(self.reads)
 
     def record(self) -> tuple[RequestRecord, Stream]:
         """Decode the body and return the finished record, with times from the epoch, and what the stream held."""
+        self.feed()
+        self.framing.release()
+        if self.error is None and not self.framing.complete:
+            self.fail("protocol", "bytes that end an answer stood in the middle of it")
         epoch_ns = self.epoch_ns
         status = self.framing.status
         stream = self._decoded() if status == 200 and self._stamps else Stream()

@@ -6,36 +6,47 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from servetune.errors import LoadFailed
-from servetune.records import EVENT_CONTENT, RequestErrorKind, RequestRecord
-from tests.unit.loadgen.scripted import (
-    DONE,
-    GOOD,
-    HEAD,
-    LAST,
-    Peer,
-    Script,
-    chunk,
-    event,
-    good,
-    load,
-    requests,
-    serving,
-    token,
-    usage,
+from servetune.records import EVENT_CONTENT, ClientFacts, RequestErrorKind, RequestRecord
+from tests.unit.loadgen.faulty import (
+    BROKEN,
+    HARMLESS,
+    SOUND,
+    STUCK,
+    TOKENS,
+    FaultyServer,
+    ask,
+    deaf,
+    faulty,
+    refusing,
+    sized,
+    unreachable,
 )
+from tests.unit.loadgen.scripted import GOOD, Peer, Script, load, requests, serving
+
+MS = 1_000_000
+LONGEST_MESSAGE = 1024 + 200
+"""A kilobyte of the body, and what is said before it."""
 
 
-def one(script: Script, folder: Path, **changes: Any) -> RequestRecord:
-    """The record of one request to a server with this script."""
-    with serving(script) as server:
-        (record,), _, _ = load(server.url, folder / "out", **changes)
-    return record
+def send(
+    names: Sequence[str], folder: Path, **changes: Any
+) -> tuple[FaultyServer, list[RequestRecord], ClientFacts, float]:
+    """Ask a server for these faults; returns it, the records in the order of the names, the facts, and the seconds."""
+    padding = changes.pop("padding", 0)
+    with faulty() as server:
+        begin = time.monotonic()
+        records, facts, _ = load(server.url, folder / "out", requests=ask(names, padding), **changes)
+        took_s = time.monotonic() - begin
+    assert [record.index for record in records] == list(range(len(names)))
+    return server, records, facts, took_s
 
 
 def says(*parts: bytes) -> Script:
@@ -48,150 +59,143 @@ def says(*parts: bytes) -> Script:
     return script
 
 
-def plain(status: str, body: bytes, *headers: str) -> bytes:
-    """An answer with a length."""
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+def kinds(records: Sequence[RequestRecord]) -> list[RequestErrorKind | None]:
+    """The kind of each record's error."""
+    return [record.error.kind if record.error else None for record in records]
 
 
-JSON = "Content-Type: application/json"
-HELD = HEAD + token() + token()
-TWO = token("a") + token("b")
-ROLE = event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+def tokens_of(record: RequestRecord) -> int:
+    """Events with visible text."""
+    return sum(bool(flags & EVENT_CONTENT) for flags in record.event_flags)
 
 
-BAD: list[tuple[bytes, RequestErrorKind, str]] = [
-    (plain("500 Internal Server Error", b'{"error":"boom"}', JSON), "http-status", 'HTTP 500: {"error":"boom"}'),
-    (plain("429 Too Many Requests", b"slow down", "Retry-After: 7"), "http-status", "HTTP 429 (Retry-After: 7)"),
-    (plain("404 Not Found", b"z" * 5000), "http-status", "z" * 1024),
-    (plain("302 Found", b"", "Location: /x"), "http-status", "HTTP 302"),
-    (HEAD + token() + event({"error": {"message": "engine died"}}) + LAST, "stream-error", "engine died"),
-    (HEAD + token() + event("{broken") + DONE + LAST, "protocol", "{broken"),
-    (HEAD + chunk(b'data: {"choices":[{"text":"\xff"}]}\n\n') + DONE + LAST, "protocol", "Invalid UTF-8"),
-    (HEAD + DONE + LAST, "no-output", "without any output"),
-    (HEAD + ROLE + usage(0) + DONE + LAST, "no-output", "without any output"),
-    (HEAD + LAST, "no-output", "without any output"),
-    (plain("200 OK", b'{"choices": []}', JSON), "protocol", "not an event stream"),
-    (plain("200 OK", b"\x1f\x8b", "Content-Encoding: gzip"), "protocol", "compressed (gzip)"),
-    (HEAD + TWO + LAST, "truncated", "without a finish_reason"),
-    (HELD, "truncated", "in the middle of the answer"),
-    (HEAD + b"zz\r\n", "protocol", "not HTTP/1.1"),
-    (b"SSH-2.0-OpenSSH_9\r\n", "protocol", "not HTTP/1.1"),
-    (b"HTTP/1.1 200 OK\r\nConte", "truncated", "in the middle"),
-    (b"", "reset", "before it answered"),
-]
-UNUSUAL = {
-    "usual": GOOD,
-    "until close": (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-        b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b","finish_reason":"stop"}]}\n\n'
-    ),
-    "finish without DONE": HEAD + TWO + event({"choices": [{"delta": {}, "finish_reason": "length"}]}) + LAST,
-    "no last chunk after DONE": HEAD + TWO + DONE,
-    "interim answer": b"HTTP/1.1 100 Continue\r\n\r\n" + GOOD,
-    "junk behind": GOOD + b"junk",
-    "comments": HEAD + chunk(b": ping\r\n\r\n") + TWO + DONE + LAST,
-    "no usage": HEAD + TWO + DONE + LAST,
-}
+def assert_measured(record: RequestRecord, server: FaultyServer, facts: ClientFacts) -> None:
+    """A sound answer was received whole, each token at the time at which the server sent it."""
+    assert (record.error, record.status, tokens_of(record)) == (None, 200, TOKENS)
+    assert (record.usage_prompt_tokens, record.usage_output_tokens) == (7, TOKENS)
+    sent = server.sent_ns[record.index]
+    stamps = [at for at, count in zip(record.reads_ns, record.read_events, strict=True) for _ in range(count)]
+    lags = [facts.epoch_ns + at - gone for at, gone in zip(stamps, sent, strict=False)]
+    assert min(lags) > -MS
+    assert median(lags) < 3 * MS
+    assert record.sent_ns is not None
+    assert record.sent_ns <= record.reads_ns[0]
+    assert record.closed_ns is not None
+    assert record.closed_ns >= record.reads_ns[-1]
+
+
+# --------------------------------------------------------------------------- faults by name
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[bytes, RequestRecord]:
-    """Every answer above with the record of the request that got it, from one load."""
-    answers = [answer for answer, _, _ in BAD] + list(UNUSUAL.values())
-
-    def script(peer: Peer, body: bytes) -> None:
-        number = int(json.loads(body)["messages"][0]["content"].split()[1])
-        says(answers[number])(peer, body)
-
-    with serving(script) as server:
-        records, _, _ = load(server.url, tmp_path_factory.mktemp("faults") / "out", len(answers))
-    return dict(zip(answers, records, strict=True))
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RequestRecord]:
+    """Each fault that ends by itself, all in one load, with the record of its request."""
+    names = [*BROKEN, *HARMLESS]
+    _, records, _, took_s = send(names, tmp_path_factory.mktemp("ended"), keep_text=True)
+    assert took_s < 15
+    return dict(zip(names, records, strict=True))
 
 
-@pytest.mark.parametrize(("answer", "kind", "message"), BAD)
-def test_bad_answers(answered: dict[bytes, RequestRecord], answer: bytes, kind: RequestErrorKind, message: str) -> None:
-    """Kind and reason of each."""
-    record = answered[answer]
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_answers(ended: dict[str, RequestRecord], name: str) -> None:
+    """Kind and reason of each; the message has what a user needs and no more."""
+    record, fault = ended[name], BROKEN[name]
     assert record.error is not None
-    assert (record.error.kind, message in record.error.message) == (kind, True), record.error
+    assert (record.error.kind, fault.says in record.error.message) == (fault.kind, True), record.error
+    assert record.error.message
+    assert len(record.error.message) <= LONGEST_MESSAGE
     assert record.sent_ns is not None
     assert record.closed_ns is not None
     assert record.closed_ns >= record.sent_ns
+    assert record.retries == 0
 
 
-@pytest.mark.parametrize("name", UNUSUAL)
-def test_answers_that_are_whole(answered: dict[bytes, RequestRecord], name: str) -> None:
-    """Unusual, but nothing is missing."""
-    record = answered[UNUSUAL[name]]
-    assert record.error is None
-    assert sum(bool(flags & EVENT_CONTENT) for flags in record.event_flags) == 2
+@pytest.mark.parametrize("name", HARMLESS)
+def test_unusual_answers_that_are_whole(ended: dict[str, RequestRecord], name: str) -> None:
+    """Nothing is missing, so nothing failed."""
+    record = ended[name]
+    assert (record.error, record.status, record.retries) == (None, 200, 0)
+    assert record.text == f"<{record.index}>" + "".join(f" w{at}" for at in range(1, TOKENS))
+    assert record.usage_output_tokens == (None if name in ("no-usage", "no-done") else TOKENS) or name == "no-done"
 
 
-def test_missing_usage_is_no_failure(answered: dict[bytes, RequestRecord]) -> None:
-    """The counts are then unknown, not 0."""
-    silent, counted = answered[UNUSUAL["no usage"]], answered[GOOD]
-    assert (silent.error, silent.usage_output_tokens, silent.usage_prompt_tokens) == (None, None, None)
-    assert (counted.usage_output_tokens, counted.usage_prompt_tokens) == (2, 7)
+def test_a_status_other_than_200_is_recorded(ended: dict[str, RequestRecord]) -> None:
+    """With the first kilobyte of the body."""
+    expected = {f"status-{status}": status for status in (302, 307, 400, 401, 404, 429, 500, 503)}
+    assert {name: ended[name].status for name in expected} == expected
+    for name in ("status-400", "status-503", "status-500-flood"):
+        error = ended[name].error
+        assert error is not None
+        assert len(error.message) > 1000 or name == "status-503-cut"
 
 
-def test_bytes_that_come_one_by_one(tmp_path: Path) -> None:
-    """A letter of three bytes is cut too."""
-    answer = HEAD + token("€") + token("b") + usage(2) + DONE + LAST
-
-    def drip(peer: Peer, body: bytes) -> None:
-        peer.send(*[answer[at : at + 1] for at in range(len(answer))], gap_s=0.0002)
-
-    record = one(drip, tmp_path, keep_text=True)
-    assert (record.error, record.text, record.usage_output_tokens) == (None, "€b", 2)
-    assert sum(record.read_events) == len(record.event_flags) == 4
+def test_what_came_before_the_fault_is_kept(ended: dict[str, RequestRecord]) -> None:
+    """Two tokens, with their times."""
+    names = (
+        "reset-mid-stream", "close-mid-stream", "close-mid-chunk", "stops-short", "invalid-json", "invalid-utf8",
+        "error-in-stream", "bad-chunk",
+    )  # fmt: skip
+    assert {name: tokens_of(ended[name]) for name in names} == dict.fromkeys(names, 2)
 
 
-def test_a_reset_in_the_middle(tmp_path: Path) -> None:
-    """What had come is kept."""
-
-    def script(peer: Peer, body: bytes) -> None:
-        peer.send(HELD)
-        time.sleep(0.1)
-        peer.reset()
-
-    record = one(script, tmp_path, warmup_requests=0)
-    assert record.error is not None
-    assert record.error.kind == "reset"
-    assert len(record.event_flags) == 2
+def test_an_endless_answer_is_cut_at_the_declared_multiple(tmp_path: Path) -> None:
+    """Never before 64 events; a firehose is cut a little later, since events are counted now and then."""
+    names = ["endless-tokens"]
+    few = send(names, tmp_path, overrun_factor=2.0)[1][0]
+    many = send(names, tmp_path, overrun_factor=20.0)[1][0]
+    assert kinds([few, many]) == ["overrun", "overrun"]
+    assert 64 < tokens_of(few) < 160
+    assert 20 * TOKENS < tokens_of(many) < 320
 
 
-def test_a_refused_connection(tmp_path: Path) -> None:
-    """Nobody listens: each request says so."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    records, facts, _ = load(f"http://127.0.0.1:{port}", tmp_path / "out", 5, max_concurrency=2)
-    assert [(record.error.kind, record.error.message) for record in records if record.error] == [
-        ("connect", "Connection refused")
-    ] * 5
-    assert (facts.peak_open, records[0].sent_ns) == (0, None)
+def test_sound_requests_beside_broken_ones_are_measured_as_ever(tmp_path: Path) -> None:
+    """Floods, endless lines and resets on other connections change none of their times."""
+    names = [name for pair in zip(BROKEN, [SOUND] * len(BROKEN), strict=True) for name in pair]
+    server, records, facts, took_s = send(names, tmp_path, max_concurrency=16)
+    assert took_s < 15
+    assert kinds(records[::2]) == [fault.kind for fault in BROKEN.values()]
+    for record in records[1::2]:
+        assert_measured(record, server, facts)
 
 
-def test_a_stream_that_falls_silent_is_cut(tmp_path: Path) -> None:
-    """The idle time-out ends it; a stream that keeps talking lives longer than that."""
-    release = threading.Event()
+# --------------------------------------------------------------------------- limits of time
 
-    def script(peer: Peer, body: bytes) -> None:
-        if b"hello 0" in body:
-            peer.send(HEAD, token(), token(), gap_s=0.02)
-            release.wait(10)
-        else:
-            peer.send(HEAD, *[token() for _ in range(12)], gap_s=0.1)
-            peer.send(DONE + LAST)
-            release.set()
 
-    with serving(script) as server:
-        records, _, _ = load(server.url, tmp_path / "out", 2, idle_timeout_s=0.5, warmup_requests=0)
-    first, second = records
-    assert first.error is not None
-    assert (first.error.kind, second.error) == ("idle-timeout", None)
-    assert first.closed_ns is not None
-    assert 0.5e9 < first.closed_ns < 5e9
+def test_silent_streams_are_cut(tmp_path: Path) -> None:
+    """The idle time-out ends each, wherever it fell silent; no other limit is set."""
+    names = ["silent", *[name for name, fault in STUCK.items() if fault.kind == "idle-timeout"], SOUND]
+    server, records, facts, took_s = send(names, tmp_path, idle_timeout_s=0.4)
+    assert took_s < 5
+    assert kinds(records) == ["idle-timeout"] * (len(names) - 1) + [None]
+    assert all(record.error is None or "0.4 s" in record.error.message for record in records)
+    assert all(0.4e9 < (record.closed_ns or 0) < 3e9 for record in records[:-1])
+    assert [tokens_of(record) for record in records[3:5]] == [3, 2]
+    assert_measured(records[-1], server, facts)
+
+
+def test_streams_that_never_end_are_cut(tmp_path: Path) -> None:
+    """The total time-out ends each, however much it talks; an answer that does not begin has a limit of its own."""
+    names = ["silent", *[name for name, fault in STUCK.items() if fault.kind == "total-timeout"], SOUND]
+    limits = {"first_byte_timeout_s": 0.3, "idle_timeout_s": 5.0, "total_timeout_s": 0.8}
+    server, records, facts, took_s = send(names, tmp_path, **limits)
+    assert took_s < 5
+    assert kinds(records) == ["first-byte-timeout", *["total-timeout"] * (len(names) - 2), None]
+    assert records[0].error is not None
+    assert "0.3 s" in records[0].error.message
+    assert 0.3e9 < (records[0].closed_ns or 0) < 0.7e9
+    assert all(0.8e9 < (record.closed_ns or 0) < 3e9 for record in records[1:-1])
+    assert_measured(records[-1], server, facts)
+
+
+def test_a_server_that_reads_nothing(tmp_path: Path) -> None:
+    """Its system accepts connections for it, and of a large request only a part."""
+    with deaf() as url:
+        asked = (*ask(["small"]), *requests(1, prompt="x" * 8_000_000, first=1))
+        records, _, _ = load(url, tmp_path / "out", requests=asked, first_byte_timeout_s=0.3)
+    assert kinds(records) == ["first-byte-timeout"] * 2
+    assert all(record.sent_ns is not None for record in records)
+    assert records[0].sent_done_ns is not None
+    assert records[1].sent_done_ns is None
 
 
 def test_a_request_in_the_queue_waits_while_others_are_served(tmp_path: Path) -> None:
@@ -199,40 +203,62 @@ def test_a_request_in_the_queue_waits_while_others_are_served(tmp_path: Path) ->
 
     def script(peer: Peer, body: bytes) -> None:
         if b"hello 0" in body:
-            peer.send(HEAD, *[token() for _ in range(10)], gap_s=0.1)
-            peer.send(DONE + LAST)
+            peer.send(GOOD[:-5], *[b"1\r\n:\r\n"] * 9, gap_s=0.1)
+            peer.send(b"0\r\n\r\n")
         else:
             time.sleep(0.9)
             peer.send(GOOD)
 
     with serving(script) as server:
         records, _, _ = load(server.url, tmp_path / "out", 2, idle_timeout_s=0.5)
-    assert [record.error for record in records] == [None, None]
+    assert kinds(records) == [None, None]
 
 
-def test_a_server_that_never_answers_is_cut(tmp_path: Path) -> None:
-    """Then the whole server is silent."""
-    record = one(lambda peer, _: time.sleep(1.0), tmp_path, idle_timeout_s=0.3)
-    assert record.error is not None
-    assert record.error.kind == "idle-timeout"
+# --------------------------------------------------------------------------- connections
 
 
-def test_an_endless_stream_is_cut(tmp_path: Path) -> None:
-    """The total time-out ends it however much it talks."""
-
-    def script(peer: Peer, body: bytes) -> None:
-        while True:
-            peer.send(token() if peer.requests else HEAD, gap_s=0.02)
-            peer.requests += 1
-
-    record = one(script, tmp_path, total_timeout_s=0.4)
-    assert record.error is not None
-    assert record.error.kind == "total-timeout"
-    assert len(record.event_flags) > 3
+def test_a_refused_connection(tmp_path: Path) -> None:
+    """Nobody listens: each request says so, at once."""
+    with refusing() as url:
+        records, facts, _ = load(url, tmp_path / "out", 5, max_concurrency=2)
+    assert [(record.error.kind, record.error.message) for record in records if record.error] == [
+        ("connect-refused", "Connection refused")
+    ] * 5
+    assert (facts.peak_open, records[0].sent_ns, records[0].retries) == (0, None, 0)
 
 
-def test_a_kept_connection_that_was_closed_is_tried_again(tmp_path: Path) -> None:
-    """The server closes after each answer without saying so: one retry on a fresh connection, from the first start."""
+def test_a_connection_that_is_never_made(tmp_path: Path) -> None:
+    """The server's queue is full: no more than the total time-out is spent on it."""
+    begin = time.monotonic()
+    with unreachable() as url:
+        records, _, _ = load(url, tmp_path / "out", 3, total_timeout_s=0.5)
+    assert kinds(records) == ["connect-timeout"] * 3
+    assert all(record.sent_ns is None for record in records)
+    assert time.monotonic() - begin < 5
+
+
+def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
+    """Each request says so."""
+    records, facts, _ = load("http://nosuch.invalid:80", tmp_path / "out", 3)
+    assert kinds(records) == ["dns"] * 3
+    assert all(record.error is not None and "nosuch.invalid" in record.error.message for record in records)
+    assert (facts.peak_open, records[0].sent_ns) == (0, None)
+
+
+@pytest.mark.parametrize("name", ["reset-when-kept", "close-when-kept"])
+def test_a_kept_connection_that_broke_is_tried_again(tmp_path: Path, name: str) -> None:
+    """The server gives up each connection after one answer without saying so: one retry, on a fresh one, counted."""
+    server, records, facts, _ = send([name] * 6, tmp_path, max_concurrency=1)
+    assert kinds(records) == [None] * 6
+    assert [record.retries for record in records] == [0, 1, 1, 1, 1, 1]
+    assert (facts.retried, server.connections, len(server.seen)) == (5, 6, 11)
+    assert not any(record.reused_connection for record in records)
+    for record in records:
+        assert_measured(record, server, facts)
+
+
+def test_a_retry_keeps_the_first_start(tmp_path: Path) -> None:
+    """The time until the connection turned out to be broken is part of the request's."""
 
     def script(peer: Peer, body: bytes) -> None:
         if peer.requests:
@@ -242,34 +268,34 @@ def test_a_kept_connection_that_was_closed_is_tried_again(tmp_path: Path) -> Non
             peer.send(GOOD)
 
     with serving(script) as server:
-        records, _, _ = load(server.url, tmp_path / "out", 6, max_concurrency=1)
-    assert [record.error for record in records] == [None] * 6
-    assert [record.retries for record in records] == [0, 1, 1, 1, 1, 1]
+        records, _, _ = load(server.url, tmp_path / "out", 2, max_concurrency=1)
     retried = records[1]
-    assert not retried.reused_connection
+    assert (retried.error, retried.retries) == (None, 1)
     assert retried.sent_ns is not None
     assert retried.reads_ns[0] - retried.sent_ns > 0.05e9
 
 
 def test_a_request_is_tried_again_only_once(tmp_path: Path) -> None:
-    """A fresh connection that breaks is the server's failure."""
-    seen: list[int] = []
-
-    def script(peer: Peer, body: bytes) -> None:
-        seen.append(peer.number)
-        if len(seen) == 1:
-            peer.send(GOOD)
-        else:
-            peer.reset()
-
-    with serving(script) as server:
-        records, _, _ = load(server.url, tmp_path / "out", 2, max_concurrency=1)
-    assert records[1].error is not None
-    assert (records[1].error.kind, records[1].retries, len(seen)) == ("reset", 1, 3)
+    """A fresh connection that breaks too is the server's failure."""
+    server, records, facts, _ = send(["no-usage", "reset-before-answer", "no-usage"], tmp_path, max_concurrency=1)
+    assert kinds(records) == [None, "reset-before-answer", None]
+    assert [record.retries for record in records] == [0, 1, 0]
+    assert facts.retried == 1
+    assert [name for _, name in server.seen].count("reset-before-answer") == 2
 
 
-def test_a_kept_connection_closed_while_the_server_is_gone(tmp_path: Path) -> None:
-    """The retry finds nobody: a connect error that says what came before."""
+def test_a_fresh_connection_that_breaks_is_not_tried_again(tmp_path: Path) -> None:
+    """And an answer that began is never asked for twice, on a kept connection either."""
+    names = ["reset-before-answer", "close-before-answer", "no-usage", "reset-mid-stream", "no-usage", "close-in-head"]
+    server, records, facts, _ = send(names, tmp_path, max_concurrency=1)
+    assert kinds(records) == [BROKEN[name].kind if name in BROKEN else None for name in names]
+    assert [record.retries for record in records] == [0] * 6
+    assert [record.reused_connection for record in records] == [False, False, False, True, False, True]
+    assert (facts.retried, len(server.seen)) == (0, 6)
+
+
+def test_a_kept_connection_that_broke_while_the_server_is_gone(tmp_path: Path) -> None:
+    """The retry finds nobody: a refused connection that says what came before."""
 
     def script(peer: Peer, body: bytes) -> None:
         if peer.requests:
@@ -283,8 +309,37 @@ def test_a_kept_connection_closed_while_the_server_is_gone(tmp_path: Path) -> No
         records, _, _ = load(server.url, tmp_path / "out", 2, max_concurrency=1)
         server.listener = socket.create_server(("127.0.0.1", 0))
     assert records[1].error is not None
-    assert records[1].error.kind == "connect"
+    assert records[1].error.kind == "connect-refused"
     assert "after the server closed" in records[1].error.message
+
+
+def test_a_new_connection_for_each_request(tmp_path: Path) -> None:
+    """On demand nothing is kept, so nothing is tried again."""
+    names = ["reset-when-kept", "no-usage", "reset-before-answer", "no-usage", "with-length"]
+    server, records, facts, _ = send(names, tmp_path, max_concurrency=1, connections="new")
+    assert kinds(records) == [None, None, "reset-before-answer", None, None]
+    assert not any(record.reused_connection or record.retries for record in records)
+    assert (server.connections, facts.retried) == (5, 0)
+
+
+def test_bytes_that_nobody_asked_for_are_no_answer(tmp_path: Path) -> None:
+    """Neither right behind an answer nor later, on a connection that waits: each request gets its own answer."""
+    names = ["junk-behind", "with-length", "junk-behind", "no-usage", "with-length", "junk-behind", "with-length"]
+    server, records, _, _ = send(names, tmp_path, max_concurrency=1, keep_text=True)
+    assert kinds(records) == [None] * 7
+    assert [record.text.split(">")[0] for record in records] == [f"<{index}" for index in range(7)]
+    assert [record.reused_connection for record in records] == [False, False, True, False, True, True, False]
+    assert server.connections == 4
+
+
+def test_bytes_that_come_while_a_connection_waits(tmp_path: Path) -> None:
+    """It is given up before the next request is sent on it."""
+    names = ["junk-later"] * 8
+    rate = {"request_rate": 25.0, "burstiness": float("inf")}
+    _, records, _, _ = send(names, tmp_path, keep_text=True, **rate)
+    assert kinds(records) == [None] * 8
+    assert [record.text.split(">")[0] for record in records] == [f"<{index}" for index in range(8)]
+    assert not any(record.reused_connection or record.retries for record in records)
 
 
 @pytest.mark.parametrize("head", [b"Connection: close\r\n", b""], ids=["says so", "HTTP/1.0"])
@@ -296,6 +351,9 @@ def test_connections_that_are_not_kept(tmp_path: Path, head: bytes) -> None:
         records, _, _ = load(server.url, tmp_path / "out", 4, max_concurrency=2)
         assert len(server.peers) == 4
     assert [(record.error, record.retries) for record in records] == [(None, 0)] * 4
+
+
+# --------------------------------------------------------------------------- requests and warm-up
 
 
 def test_a_large_body_is_sent_whole_to_a_slow_reader(tmp_path: Path) -> None:
@@ -322,7 +380,7 @@ def test_an_answer_that_comes_before_the_request_was_read(tmp_path: Path) -> Non
         def refuse() -> None:
             connection, _ = listener.accept()
             connection.recv(1000)
-            connection.sendall(plain("413 Content Too Large", b"too long"))
+            connection.sendall(sized("413 Content Too Large", b"too long"))
             connection.shutdown(socket.SHUT_WR)
             time.sleep(0.3)
             connection.close()
@@ -339,7 +397,7 @@ def test_an_answer_that_comes_before_the_request_was_read(tmp_path: Path) -> Non
 def test_a_warmup_that_fails_altogether_stops_the_load(tmp_path: Path) -> None:
     """The evidence holds the server's words."""
     with (
-        serving(says(plain("400 Bad Request", b"unknown field ignore_eos"))) as server,
+        serving(says(sized("400 Bad Request", b"unknown field ignore_eos"))) as server,
         pytest.raises(LoadFailed, match="unknown field ignore_eos") as failed,
     ):
         load(server.url, tmp_path / "out", 3, warmup=requests(2, "warm"))
@@ -351,36 +409,10 @@ def test_a_warmup_that_works_is_not_recorded(tmp_path: Path) -> None:
     """Its prompts are sent first; one failure among them is accepted."""
 
     def script(peer: Peer, body: bytes) -> None:
-        peer.send(plain("500 Oh", b"") if b"warm 0" in body else GOOD)
+        peer.send(sized("500 Oh", b"") if b"warm 0" in body else GOOD)
 
     with serving(script) as server:
         records, _, _ = load(server.url, tmp_path / "out", 2, warmup=requests(2, "warm"))
         assert all(b"warm" in body for body in server.bodies[:2])
         assert not any(b"warm" in body for body in server.bodies[2:])
     assert len(records) == 2
-
-
-def test_mixed_faults_leave_sound_requests_alone(tmp_path: Path) -> None:
-    """One in four requests is broken in some way; the others are whole."""
-    faults: list[Script] = [
-        says(b""),
-        says(HELD),
-        says(plain("500 Oh", b"no")),
-        says(HEAD + event("{broken") + LAST),
-        lambda peer, _: peer.reset(),
-    ]
-
-    def script(peer: Peer, body: bytes) -> None:
-        number = int(json.loads(body)["messages"][0]["content"].split()[1])
-        if number % 4 == 0:
-            faults[number // 4 % len(faults)](peer, body)
-        else:
-            good(peer, body)
-
-    with serving(script) as server:
-        records, _, _ = load(server.url, tmp_path / "out", 200, max_concurrency=16)
-    assert [record.index for record in records] == list(range(200))
-    assert {record.index for record in records if record.error is None} >= {n for n in range(200) if n % 4}
-    assert {record.error.kind for record in records if record.error} == {
-        "reset", "truncated", "http-status", "protocol",
-    }  # fmt: skip

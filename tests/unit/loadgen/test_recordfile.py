@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.errors import StoreError
-from servetune.loadgen.recordfile import RecordWriter, read_records
+from servetune.loadgen.recordfile import RecordWriter, begin_records, read_records
 from servetune.records import RequestError, RequestRecord
 
 RECORDS = [
@@ -20,11 +20,17 @@ RECORDS = [
 
 def written(path: Path, records: list[RequestRecord] = RECORDS) -> Path:
     """A closed file with these records."""
-    writer = RecordWriter(path)
+    with begin_records(path) as file:
+        append(file.fileno(), records)
+    return path
+
+
+def append(fileno: int, records: list[RequestRecord]) -> None:
+    """Add records and close the writer."""
+    writer = RecordWriter(fileno)
     for record in records:
         writer.add(record)
     writer.close()
-    return path
 
 
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
@@ -39,12 +45,22 @@ def test_an_empty_run_is_an_empty_list(tmp_path: Path) -> None:
 
 def test_records_can_be_read_after_a_flush(tmp_path: Path) -> None:
     """What a killed run leaves behind."""
-    writer = RecordWriter(tmp_path / "r")
-    writer.add(RECORDS[0])
-    writer.flush()
-    writer.add(RECORDS[1])
-    assert read_records(tmp_path / "r") == RECORDS[:1]
-    writer.close()
+    with begin_records(tmp_path / "r") as file:
+        writer = RecordWriter(file.fileno())
+        writer.add(RECORDS[0])
+        writer.flush()
+        writer.add(RECORDS[1])
+        assert read_records(tmp_path / "r") == RECORDS[:1]
+        writer.close()
+
+
+def test_records_of_several_writers_are_merged_by_time(tmp_path: Path) -> None:
+    """Each appends whole records; a reader gets them in the order in which the requests ended."""
+    ended = [RequestRecord(index=at, scheduled_ns=0, closed_ns=at) for at in range(6)]
+    with begin_records(tmp_path / "r") as file:
+        append(file.fileno(), ended[1::2])
+        append(file.fileno(), ended[::2])
+    assert read_records(tmp_path / "r") == ended
 
 
 def test_a_record_that_is_cut_off_is_left_out(tmp_path: Path) -> None:

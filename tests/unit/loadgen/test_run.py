@@ -172,9 +172,12 @@ def test_records_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
-    """The load cannot begin."""
-    with pytest.raises(LoadFailed, match="no-such-host"):
-        load("http://no-such-host.invalid:80", tmp_path / "out", 1)
+    """Every request has a record of that kind; with a warm-up the load does not begin."""
+    records, facts, _ = load("http://no-such-host.invalid:80", tmp_path / "out", 3)
+    assert [(record.index, record.error.kind) for record in records if record.error] == [(at, "dns") for at in range(3)]
+    assert facts.peak_open == 0
+    with pytest.raises(LoadFailed, match=r"warmup-failed: dns: .*no-such-host"):
+        load("http://no-such-host.invalid:80", tmp_path / "out", 1, warmup=requests(1, "warm"))
 
 
 def test_too_many_open_files_are_refused_before_the_load(tmp_path: Path) -> None:
