@@ -1,25 +1,38 @@
 """HTTP/1.1 as servetune needs it: addresses, request bytes, response framing, and a small blocking client for probes.
 
-The load client (`loadgen/`) frames its responses with ResponseFraming too; this module must not know what is asked or
-why. TLS and proxies are not spoken yet.
+The load client (`loadgen/`) frames its responses with ResponseFraming too, and shares what is said here about TLS and
+proxies; this module must not know what is asked or why. Proxies that the environment names are never used.
 """
 
 from __future__ import annotations
 
+import base64
+import re
 import socket
 import time
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import httptools
 import msgspec
 
 from servetune.errors import UserError
-from servetune.records import Record
+from servetune.masking import MASK
+from servetune.records import Record, Transport
 
-_DEFAULT_PORT = 80
+if TYPE_CHECKING:
+    import ssl  # heavy, and most loads are plain: the functions that need it import it
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_PATH_SIGNS = "/%:@!$&'()*+,;=~"
 _READ_BYTES = 65536
 _LONGEST_PROBE_BYTES = 16 * 1024 * 1024
+_LONGEST_HEAD_BYTES = 65536
+_LONGEST_UNIX_PATH_BYTES = 103
+"""What every system can bind: Linux takes 107 bytes, macOS 103."""
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: ([^\r\n]*))?\r\n")
+_HEAD_END = b"\r\n\r\n"
 
 
 class Url(Record, frozen=True, kw_only=True):
@@ -30,27 +43,104 @@ class Url(Record, frozen=True, kw_only=True):
     port: int
     path: str
     """Without a slash at its end; "" for the root."""
+    tls: bool = False
+    """It is an https address."""
 
     @property
     def authority(self) -> str:
         """Value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        name = self.server_name
+        host = f"[{name}]" if ":" in name else name
         return f"{host}:{self.port}"
+
+    @property
+    def server_name(self) -> str:
+        """The name that the server's certificate is checked for: the host without the zone of an IPv6 address."""
+        return self.host.partition("%")[0]
+
+
+class Proxy(Record, frozen=True, kw_only=True):
+    """A proxy that is asked to CONNECT."""
+
+    url: Url
+    authorization: str | None
+    """Value of the Proxy-Authorization header: a secret."""
 
 
 def parse_url(text: str) -> Url:
-    """Read an `http://` address; raises UserError for anything else."""
-    whole = text if "://" in text else f"http://{text}"
-    try:
-        parts = urlsplit(whole)
-        port = parts.port or _DEFAULT_PORT
-    except ValueError as bad:
-        raise UserError(f"URL {text!r}", str(bad), "write it like http://127.0.0.1:8000") from bad
+    """Read an `http://` or `https://` address; without a scheme it is http. Raises UserError for anything else."""
+    parts = _split(text, "URL", "http://127.0.0.1:8000")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise UserError(
+            f"URL {_hide_login(text)!r}", f"{parts.scheme} is not supported", "use an http:// or https:// address"
+        )
+    if "@" in parts.netloc:
+        fix = "leave it out and give the key as the API key or with --header, e.g. --header 'Authorization=Basic ...'"
+        raise UserError(f"URL {_hide_login(text)!r}", "it holds a login", fix)
+    return _url(parts)
+
+
+def parse_proxy(transport: Transport) -> Proxy | None:
+    """Read the proxy's address; None where no proxy is asked for. Raises UserError for an address it cannot use."""
+    if transport.proxy is None:
+        return None
+    if transport.unix_socket is not None:
+        raise UserError("--proxy", "a Unix socket is not reached through a proxy", "give --proxy or --unix-socket")
+    parts = _split(transport.proxy, "--proxy", "http://127.0.0.1:3128")
     if parts.scheme != "http":
-        raise UserError(f"URL {text!r}", f"{parts.scheme} is not supported", "use an http:// address")
-    if not parts.hostname:
-        raise UserError(f"URL {text!r}", "it names no host", "write it like http://127.0.0.1:8000")
-    return Url(host=parts.hostname, port=port, path=parts.path.rstrip("/"))
+        problem = f"{parts.scheme} is not supported to a proxy"
+        raise UserError(f"--proxy {_hide_login(transport.proxy)!r}", problem, "use an http:// address")
+    authorization = None
+    if "@" in parts.netloc:
+        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        authorization = f"Basic {base64.b64encode(login.encode()).decode()}"
+    return Proxy(url=_url(parts), authorization=authorization)
+
+
+def _split(text: str, what: str, example: str) -> SplitResult:
+    """Split an address and check its host and port."""
+    shown = f"{what} {_hide_login(text)!r}"
+    fix = f"write it like {example}"
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host = parts.hostname
+    except ValueError as bad:
+        raise UserError(shown, "it is no address", fix) from bad
+    try:
+        port = parts.port
+    except ValueError as bad:
+        raise UserError(shown, "its port is not a number from 1 to 65535", fix) from bad
+    if not host:
+        raise UserError(shown, "it names no host", fix)
+    if port == 0:
+        raise UserError(shown, "its port is not a number from 1 to 65535", fix)
+    try:
+        if not host.isascii():
+            host.encode("idna")
+    except UnicodeError as bad:
+        raise UserError(shown, f"the name of its host cannot be used: {bad}", fix) from bad
+    return parts
+
+
+def _url(parts: SplitResult) -> Url:
+    host = parts.hostname or ""
+    if ":" in host:
+        host = unquote(host)
+    elif not host.isascii():
+        host = host.encode("idna").decode()
+    return Url(
+        host=host,
+        port=parts.port or _DEFAULT_PORTS[parts.scheme],
+        path=quote(parts.path.rstrip("/"), safe=_PATH_SIGNS),
+        tls=parts.scheme == "https",
+    )
+
+
+def _hide_login(address: str) -> str:
+    """Mask the login of an address that may lack its scheme."""
+    login, at, host = address.rpartition("@")
+    scheme, mark, _ = login.partition("://")
+    return f"{scheme}{mark}{MASK}@{host}" if at and mark else f"{MASK}@{host}" if at else address
 
 
 def request_bytes(
@@ -73,7 +163,17 @@ class ResponseFraming:
     `parts` collects the body with the transfer coding removed; a caller compares its length before and after `feed`.
     """
 
-    __slots__ = ("_parser", "complete", "head_complete", "headers", "keep_alive", "may_keep_alive", "on_body", "parts", "status")
+    __slots__ = (
+        "_parser",
+        "complete",
+        "head_complete",
+        "headers",
+        "keep_alive",
+        "may_keep_alive",
+        "on_body",
+        "parts",
+        "status",
+    )
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -151,37 +251,61 @@ class NoAnswer(Record, frozen=True, kw_only=True):
 
 
 def send(
-    method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, timeout_s: float = 5.0
+    method: str,
+    url: str,
+    *,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 5.0,
+    transport: Transport = Transport(),  # noqa: B008  # frozen
 ) -> Response | NoAnswer:
     """Send one request on a connection of its own and wait for the whole answer, `timeout_s` in total.
 
-    Raises UserError for an address or a header that cannot be used.
+    Raises UserError for an address, a header, a certificate file or a proxy that cannot be used.
     """
     target = parse_url(url)
-    query = urlsplit(url if "://" in url else f"http://{url}").query
+    query = quote(urlsplit(url if "://" in url else f"http://{url}").query, safe=_PATH_SIGNS + "?")
     path = f"{target.path or '/'}?{query}" if query else target.path
     wire = request_bytes(
         method, path, authority=target.authority, headers={"Connection": "close", **(headers or {})}, body=body
     )
+    context = tls_context(transport) if target.tls else None
     deadline = time.monotonic() + timeout_s
     try:
-        with socket.create_connection((target.host, target.port), timeout=timeout_s) as connection:
-            connection.sendall(wire)
-            return _receive(connection, deadline)
+        with _connected(target, transport, timeout_s) as raw:
+            if refusal := _tunnel(raw, target, transport, deadline):
+                return NoAnswer(reason=refusal)
+            if context is None:
+                return _exchange(raw, wire, deadline)
+            raw.settimeout(_left(deadline))
+            with context.wrap_socket(raw, server_hostname=target.server_name) as connection:
+                return _exchange(connection, wire, deadline)
     except TimeoutError:
         return NoAnswer(reason=f"no answer within {timeout_s:g} s")
-    except OSError as problem:
-        return NoAnswer(reason=problem.strerror or str(problem))
+    except (OSError, ValueError) as problem:
+        return NoAnswer(reason=_reason(problem, target))
 
 
-def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 5.0) -> Response | NoAnswer:
+def get(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 5.0,
+    transport: Transport = Transport(),  # noqa: B008  # frozen
+) -> Response | NoAnswer:
     """`send` for GET."""
-    return send("GET", url, headers=headers, timeout_s=timeout_s)
+    return send("GET", url, headers=headers, timeout_s=timeout_s, transport=transport)
 
 
-def get_json(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 5.0) -> object | None:
+def get_json(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 5.0,
+    transport: Transport = Transport(),  # noqa: B008  # frozen
+) -> object | None:
     """Return the JSON value that `url` answers with; None where there is no answer, an error status or no JSON."""
-    answer = get(url, headers=headers, timeout_s=timeout_s)
+    answer = get(url, headers=headers, timeout_s=timeout_s, transport=transport)
     if isinstance(answer, NoAnswer) or answer.status != 200:
         return None
     try:
@@ -191,14 +315,71 @@ def get_json(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: f
     return value
 
 
+def _connected(target: Url, transport: Transport, timeout_s: float) -> socket.socket:
+    """Connect to the Unix socket, the proxy or the server."""
+    if (path := unix_path(transport)) is not None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    proxy = parse_proxy(transport)
+    if proxy is None:
+        return socket.create_connection((target.host, target.port), timeout=timeout_s)
+    try:
+        return socket.create_connection((proxy.url.host, proxy.url.port), timeout=timeout_s)
+    except TimeoutError:
+        raise
+    except OSError as problem:
+        reason = f"the proxy {proxy.url.authority} cannot be reached: {problem.strerror or problem}"
+        raise OSError(problem.errno, reason) from problem
+
+
+def _tunnel(connection: socket.socket, target: Url, transport: Transport, deadline: float) -> str:
+    """Ask the proxy, if there is one, to connect to the target; returns why it did not."""
+    proxy = parse_proxy(transport)
+    if proxy is None:
+        return ""
+    connection.sendall(connect_bytes(proxy, target))
+    head = b""
+    while (refusal := tunnel_refusal(head)) is None:
+        connection.settimeout(_left(deadline))
+        # One byte at a time: what follows the head is not the proxy's.
+        byte = connection.recv(1)
+        if not byte:
+            return PROXY_CLOSED
+        head += byte
+    return refusal
+
+
+def _reason(problem: OSError | ValueError, target: Url) -> str:
+    if isinstance(problem, ValueError):
+        return f"{target.host} cannot be used as the name of a host: {problem}"
+    return (tls_problem(problem, target.server_name) if target.tls else "") or problem.strerror or str(problem)
+
+
+def _exchange(connection: socket.socket, wire: bytes, deadline: float) -> Response | NoAnswer:
+    connection.settimeout(_left(deadline))
+    connection.sendall(wire)
+    return _receive(connection, deadline)
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds left; raises TimeoutError where there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
 def _receive(connection: socket.socket, deadline: float) -> Response | NoAnswer:
     framing = ResponseFraming()
     received = 0
     while not framing.complete:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
+        connection.settimeout(_left(deadline))
         data = connection.recv(_READ_BYTES)
         received += len(data)
         if received > _LONGEST_PROBE_BYTES:
@@ -209,3 +390,130 @@ def _receive(connection: socket.socket, deadline: float) -> Response | NoAnswer:
             return NoAnswer(reason=problem)
     framing.release()
     return Response(status=framing.status or 0, headers=framing.headers, body=b"".join(framing.parts))
+
+
+# --------------------------------------------------------------------------- ways to a server, for both clients
+
+PROXY_CLOSED = "the proxy closed the connection before it answered"
+
+
+def unix_path(transport: Transport) -> str | None:
+    """Return the path of the Unix socket; raises UserError for one that no system can connect to."""
+    path = transport.unix_socket
+    if path is None:
+        return None
+    if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _LONGEST_UNIX_PATH_BYTES:
+        fix = f"give the path of a Unix socket, at most {_LONGEST_UNIX_PATH_BYTES} bytes long"
+        raise UserError(f"--unix-socket {path!r}", "it cannot be the path of a socket", fix)
+    return path
+
+
+def connect_bytes(proxy: Proxy, target: Url) -> bytes:
+    """Write the request that makes `proxy` connect to `target`."""
+    headers = {} if proxy.authorization is None else {"Proxy-Authorization": proxy.authorization}
+    return request_bytes("CONNECT", target.authority, authority=target.authority, headers=headers)
+
+
+def tunnel_refusal(head: bytes) -> str | None:
+    """Tell from the bytes that a proxy sent so far why it did not connect; "" where it did, None: too early to say."""
+    if not head.startswith(b"HTTP/1."[: len(head)]) or len(head) > _LONGEST_HEAD_BYTES:
+        return f"the proxy's answer is not HTTP/1.1: {_shown(head)}"
+    if _HEAD_END not in head:
+        return None
+    line = _STATUS_LINE.match(head)
+    if line is None:
+        return f"the proxy's answer is not HTTP/1.1: {_shown(head)}"
+    if line[1].startswith(b"2"):
+        return ""
+    hint = " (give --proxy as http://USER:PASSWORD@HOST:PORT)" if line[1] == b"407" else ""
+    return f"the proxy did not connect: {_shown(head)}{hint}"
+
+
+def _shown(head: bytes) -> str:
+    return ascii(head.partition(b"\r\n")[0][:120].decode("latin-1"))
+
+
+def tls_context(transport: Transport) -> ssl.SSLContext:
+    """Make what TLS needs to know; raises UserError for a file that cannot be used."""
+    import ssl  # noqa: PLC0415  # see above
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    # A server that wants new keys in the middle of TLS 1.2 is told no: writes then never wait for reads.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    if transport.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if transport.ca_file is not None:
+        _check_readable("--ca-file", transport.ca_file)
+        try:
+            context.load_verify_locations(cafile=transport.ca_file)
+        except ssl.SSLError as bad:
+            where = f"--ca-file {transport.ca_file}"
+            raise UserError(
+                where, f"it holds no certificate ({_words(bad)})", "name a PEM file of CERTIFICATEs"
+            ) from bad
+    elif not transport.insecure:
+        context.load_default_certs()
+    _load_client_certificate(context, transport)
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, transport: Transport) -> None:
+    import ssl  # noqa: PLC0415  # see above
+
+    certificate, key = transport.client_cert, transport.client_key
+    if certificate is None:
+        if key is not None:
+            raise UserError(f"--client-key {key}", "there is no certificate for it", "give --client-cert too")
+        return
+    _check_readable("--client-cert", certificate)
+    if key is not None:
+        _check_readable("--client-key", key)
+    key_at = f"--client-cert {certificate}" if key is None else f"--client-key {key}"
+
+    def no_password() -> str:
+        fix = "decrypt it to a file of its own: openssl pkey -in KEY -out PLAIN_KEY"
+        raise UserError(key_at, "the private key is encrypted", fix)
+
+    try:
+        context.load_cert_chain(certificate, key, password=no_password)
+    except ssl.SSLError as bad:
+        where = f"--client-cert {certificate}" + (f", --client-key {key}" if key is not None else "")
+        fix = "give the PEM file of the certificate and that of its own private key, or one file with both"
+        raise UserError(where, f"certificate and key cannot be used ({_words(bad)})", fix) from bad
+
+
+def _check_readable(flag: str, path: str) -> None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  # Path turns "" into a folder
+            file.read(1)
+    except (OSError, ValueError) as bad:
+        problem = bad.strerror if isinstance(bad, OSError) and bad.strerror else str(bad)
+        raise UserError(f"{flag} {path}", f"it cannot be read: {problem}", "name a PEM file that can be read") from bad
+
+
+def tls_problem(problem: OSError, server_name: str) -> str:
+    """Say what went wrong in TLS with `server_name`; "" where `problem` is none of TLS."""
+    import ssl  # noqa: PLC0415  # see above
+
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of {server_name} was not accepted: {problem.verify_message}"
+            " (name the file of its authority with --ca-file, or accept any certificate with --insecure)"
+        )
+    if isinstance(problem, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return "the server closed the TLS connection"
+    if not isinstance(problem, ssl.SSLError):
+        return ""
+    words = _words(problem)
+    if "wrong version number" in words or "record layer failure" in words:
+        return f"{server_name} does not speak TLS here ({words}): is it http:// instead of https://?"
+    if "certificate required" in words or "handshake failure" in words:
+        return f"TLS: {words} (a server that asks for a certificate gets one with --client-cert and --client-key)"
+    return f"TLS: {words}"
+
+
+def _words(problem: ssl.SSLError) -> str:
+    """OpenSSL's reason in words."""
+    return (problem.reason or str(problem)).replace("_", " ").lower()

@@ -19,23 +19,52 @@ from servetune.http1 import NoAnswer, Response, ResponseFraming, get, get_json, 
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("http://127.0.0.1:8000", ("127.0.0.1", 8000, "", "127.0.0.1:8000")),
-        ("host", ("host", 80, "", "host:80")),
-        ("host:8000/base/", ("host", 8000, "/base", "host:8000")),
-        ("http://[::1]:9/v1", ("::1", 9, "/v1", "[::1]:9")),
+        ("http://127.0.0.1:8000", ("127.0.0.1", 8000, "", "127.0.0.1:8000", False)),
+        ("host", ("host", 80, "", "host:80", False)),
+        ("host:8000/base/", ("host", 8000, "/base", "host:8000", False)),
+        ("http://[::1]:9/v1", ("::1", 9, "/v1", "[::1]:9", False)),
+        ("https://host", ("host", 443, "", "host:443", True)),
+        ("HTTPS://Host:8443/a/b//", ("host", 8443, "/a/b", "host:8443", True)),
+        ("https://[::1]", ("::1", 443, "", "[::1]:443", True)),
+        ("http://[fe80::1%25eth0]:9", ("fe80::1%eth0", 9, "", "[fe80::1]:9", False)),
+        ("http://h/a b/ü?x=1#y", ("h", 80, "/a%20b/%C3%BC", "h:80", False)),
+        ("http://h/a%20b", ("h", 80, "/a%20b", "h:80", False)),
+        ("http://bücher.example", ("xn--bcher-kva.example", 80, "", "xn--bcher-kva.example:80", False)),
     ],
 )
-def test_addresses(text: str, parts: tuple[str, int, str, str]) -> None:
-    """Host, port, path and Host header."""
+def test_addresses(text: str, parts: tuple[str, int, str, str, bool]) -> None:
+    """Host, port, path, Host header, TLS."""
     url = parse_url(text)
-    assert (url.host, url.port, url.path, url.authority) == parts
+    assert (url.host, url.port, url.path, url.authority, url.tls) == parts
 
 
-@pytest.mark.parametrize("text", ["https://host", "http://", "http://host:99999", "ftp://host"])
+@pytest.mark.parametrize(
+    "text",
+    ["http://", "http://host:99999", "http://host:0", "http://host:x", "ftp://host", "http://[::1", "http://ü..x"],
+)
 def test_addresses_that_are_refused(text: str) -> None:
     """The message names the address."""
     with pytest.raises(UserError, match="URL"):
         parse_url(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://me:pw-1@host",
+        "me:pw-1@host",
+        "https://pw-1@host/v1",
+        "http://me:pw-1/pw-2@host",
+        "http://me:x@pw-1@host",
+    ],
+)
+def test_a_login_in_an_address_is_refused_and_not_shown(text: str) -> None:
+    """The user is told where it belongs."""
+    with pytest.raises(UserError) as refused:
+        parse_url(text)
+    assert "pw-" not in str(refused.value)
+    assert "***@" in str(refused.value)
+    assert "login" not in str(refused.value) or "--header" in refused.value.fix
 
 
 def test_request_bytes() -> None:
