@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
-_BUFFER_BYTES = 256 * 1024
+_READ_BYTES = 32 * 1024
 _ANCILLARY_BYTES = 64
 _SHORT_BYTES = 8
 _END = b"\r\n\r\n"
@@ -63,9 +63,6 @@ class Client:
         self._due: deque[Exchange] = deque()
         self._active: set[Exchange] = set()
         self._retrying: set[Exchange] = set()
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._buffers = [self._buffer]
-        self._view = memoryview(self._buffer)
         self._offset_ns = 0
         self._alarm: Timer | None = None
         self._watch: Timer | None = None
@@ -367,8 +364,7 @@ class Client:
         """Make the function that reads one connection; names are bound here since it runs for every packet."""
         if connection.stream is not None:
             return partial(self._ready, connection)
-        receive, buffers, view = connection.socket.recvmsg_into, self._buffers, self._view
-        polled_ns, now_ns = self._loop.polled_ns, time.time_ns
+        receive, polled_ns, now_ns = connection.socket.recvmsg, self._loop.polled_ns, time.time_ns
         look, ready, broken = self._look, self._ready, self._broken
 
         def read(mask: int) -> None:
@@ -376,22 +372,21 @@ class Client:
                 ready(connection, mask)
                 return
             try:
-                size, ancillary, _, _ = receive(buffers, _ANCILLARY_BYTES)
+                data, ancillary, _, _ = receive(_READ_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
                 return
             except OSError as problem:
                 broken(connection, problem.strerror or str(problem))
                 return
             exchange = connection.user
-            if not size or exchange is None:
+            if not data or exchange is None:
                 # Bytes that nobody asked for make a waiting connection as useless as its end does.
                 broken(connection, "")
                 return
-            data = view[:size].tobytes()
             exchange.reads.append((data, ancillary[0][2] if ancillary else now_ns(), polled_ns[0]))
-            if not exchange.is_streaming or data.endswith(_END) or size < _SHORT_BYTES or size > BIG_BYTES:
+            if not exchange.is_streaming or data.endswith(_END) or not _SHORT_BYTES <= len(data) <= BIG_BYTES:
                 look(connection, exchange)
-                if size == _BUFFER_BYTES:
+                if len(data) == _READ_BYTES:
                     ready(connection, READ)
 
         return read
@@ -410,18 +405,17 @@ class Client:
         if connection.is_closed:
             return False
         try:
-            size, ancillary, _, _ = connection.socket.recvmsg_into(self._buffers, _ANCILLARY_BYTES)
+            data, ancillary, _, _ = connection.socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return False
         except OSError as problem:
             self._broken(connection, problem.strerror or str(problem))
             return False
         exchange: Exchange | None = connection.user
-        if not size or exchange is None:
+        if not data or exchange is None:
             self._broken(connection, "")
             return False
         mark = ancillary[0][2] if ancillary else time.time_ns()
-        data = bytes(self._view[:size])
         if connection.stream is not None:
             data = connection.stream.receive(data)
             if not connection.blocked and connection.stream.pending():

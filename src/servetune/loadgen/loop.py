@@ -94,19 +94,22 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop` is called; a call before `run` counts too."""
-        handlers, polled_ns, poll = self._handlers, self.polled_ns, self._poller.poll
-        events: list[tuple[int, int]] = []
+        handlers, polled_ns, poll, now_ns = self._handlers.get, self.polled_ns, self._poller.poll, time.time_ns
+        found = 0
         while not self._stopped:
             wait_ns = self._due_in_ns()
-            if len(events) < _MOST_EVENTS:
+            if found < _MOST_EVENTS:
                 wait_ns = self._pause(wait_ns)
             events = poll(wait_ns / _NS_PER_S, _MOST_EVENTS)
-            polled_ns[0] = time.time_ns()
+            found = len(events)
+            polled_ns[0] = now_ns()
             for fileno, mask in events:
-                # A handler may have closed a socket of the same batch.
-                if (handler := handlers.get(fileno)) is not None:
+                handler = handlers(fileno)
+                # An earlier handler may have closed this socket.
+                if handler is not None:
                     handler(mask)
-            self._run_timers()
+            if self._timers:
+                self._run_timers()
         self._stopped = False
 
     def close(self) -> None:
@@ -114,17 +117,23 @@ class Loop:
         self._poller.close()
 
     def _pause(self, wait_ns: int) -> int:
-        """Work or sleep before the next poll; returns how long that poll may wait."""
+        """Work or sleep before the next poll; returns how long that poll may wait, if at all in whole ms."""
         nap_ns = min(self.nap_ns, wait_ns)
-        if self.sleeps_to_the_point and wait_ns < _POLL_STEP_NS:
-            nap_ns = wait_ns
+        if self.sleeps_to_the_point:
+            if wait_ns < _POLL_STEP_NS:
+                nap_ns = wait_ns
+            wait_ns = wait_ns // _POLL_STEP_NS * _POLL_STEP_NS
         if nap_ns < _SHORTEST_NAP_NS:
             return wait_ns
-        begin = time.monotonic_ns()
-        while (left := nap_ns - (time.monotonic_ns() - begin)) > 0:
-            if not self.idle(left):
-                time.sleep(left / _NS_PER_S)
-        return max(0, wait_ns - (time.monotonic_ns() - begin))
+        begin_ns = time.monotonic_ns()
+        while self.idle(nap_ns):
+            nap_ns -= time.monotonic_ns() - begin_ns
+            begin_ns = time.monotonic_ns()
+            if nap_ns < _SHORTEST_NAP_NS:
+                return 0
+        time.sleep(nap_ns / _NS_PER_S)
+        # What is left of a longer wait is worked out anew after a look at the sockets.
+        return 0
 
     def _due_in_ns(self) -> int:
         timers = self._timers

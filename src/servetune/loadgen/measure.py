@@ -24,7 +24,7 @@ _LONGEST_NAP_NS = _NS_PER_MS
 _NAPS_PER_GAP = 10
 _GAPS = 16
 _FEWEST_READS = 4
-_SOCKETS_A_BEAT = 8
+_SOCKETS_A_BEAT = 4
 _SCHEDSTAT = Path("/proc/self/schedstat")
 
 

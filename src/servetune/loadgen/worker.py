@@ -11,6 +11,7 @@ import gc
 import mmap
 import os
 import signal
+import socket
 import sys
 import time
 from collections import deque
@@ -55,7 +56,7 @@ _REPORT_EVERY_NS = 250 * _NS_PER_MS
 _DECODE_EVERY_NS = 4 * _NS_PER_MS
 _DECODE_SLICE_NS = _NS_PER_MS
 _BEHIND_NS = 2 * _NS_PER_MS
-_MOST_WAITING_BYTES = 32 * 1024 * 1024
+_MOST_WAITING_BYTES = 80 * 1024 * 1024
 _LATE_NS = 5 * _NS_PER_MS
 _LAG_EVERY = 8
 _SPARE_DESCRIPTORS = 32
@@ -74,8 +75,10 @@ class Inherited(NamedTuple):
 class Recorder:
     """Decodes ended exchanges a little at a time, so that sends and reads are not held up, and writes their records."""
 
-    def __init__(self, writer: RecordWriter, max_error_rate: float | None) -> None:
+    def __init__(self, writer: RecordWriter, loop: Loop, max_error_rate: float | None) -> None:
         self._writer = writer
+        self._loop = loop
+        self._is_called = False
         self._max_error_rate = max_error_rate
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
@@ -103,6 +106,23 @@ class Recorder:
         self.last_end_ns = max(self.last_end_ns, exchange.closed_ns or 0)
         while self._waiting_bytes > _MOST_WAITING_BYTES:
             self._decode_one()
+        self._call_later()
+
+    def _call_later(self) -> None:
+        """Decode a slice soon, unless the loop, asleep between polls, has done it by then."""
+        if self._is_called or not self._waiting:
+            return
+        self._is_called = True
+        due_ns = time.monotonic_ns() + _DECODE_EVERY_NS
+
+        def chore() -> None:
+            self._is_called = False
+            # Reads come first: not while the loop is behind.
+            if time.monotonic_ns() - due_ns < _BEHIND_NS:
+                self.work(_DECODE_SLICE_NS)
+            self._call_later()
+
+        self._loop.later(_DECODE_EVERY_NS, chore)
 
     def work(self, slice_ns: int) -> bool:
         """Decode what waits for about `slice_ns`; returns whether anything waited."""
@@ -294,10 +314,10 @@ class Worker:
         job = self._job
         prepare = self._next_order()
         worker, workers = (prepare.worker, prepare.workers) if isinstance(prepare, Prepare) else (self._number, 1)
-        recorder = Recorder(RecordWriter(os.open(records, os.O_WRONLY | os.O_APPEND)), job.max_error_rate)
+        recorder = Recorder(RecordWriter(os.open(records, os.O_WRONLY | os.O_APPEND)), self._loop, job.max_error_rate)
         client = self._new_client(job, self._share(worker, workers), recorder.add)
         recorder.fails_too_often = self._abort
-        naps = KERNEL_STAMPS and job.route.has_kernel_stamps
+        naps = KERNEL_STAMPS and job.route.family != socket.AF_UNIX
         pulse = Pulse(self._loop, client, naps=naps)
         if self._stop_reason:
             client.cancel(self._stop_reason)
@@ -307,9 +327,8 @@ class Worker:
         offset_ns = clock_offset_ns()
         processor = Processor()
         self._loop.idle = recorder.work
-        self._loop.sleeps_to_the_point = naps
+        self._loop.sleeps_to_the_point = naps and job.has_rate
         self._report(client, recorder)
-        self._decode(recorder)
         pulse.start()
         if isinstance(start, Start):
             client.run(start.epoch_ns, start.monotonic_ns)
@@ -365,17 +384,6 @@ class Worker:
         self._loop.soon(lambda: self._stop(f"the load was ended early: {reason}"))
 
     # ------------------------------------------------------------------ chores
-
-    def _decode(self, recorder: Recorder) -> None:
-        """Where the loop does not nap, decode in short slices; reads come first, so not while it is behind."""
-        due_ns = time.monotonic_ns() + _DECODE_EVERY_NS
-
-        def chore() -> None:
-            if self._loop.nap_ns == 0 and time.monotonic_ns() - due_ns < _BEHIND_NS:
-                recorder.work(_DECODE_SLICE_NS)
-            self._decode(recorder)
-
-        self._loop.later(_DECODE_EVERY_NS, chore)
 
     def _report(self, client: Client, recorder: Recorder) -> None:
         def chore() -> None:
