@@ -31,6 +31,7 @@ _LONGEST_PROBE_BYTES = 16 * 1024 * 1024
 _LONGEST_HEAD_BYTES = 65536
 _LONGEST_UNIX_PATH_BYTES = 103
 """What every system can bind: Linux takes 107 bytes, macOS 103."""
+_HOST_NAME = re.compile(r"[^\x00-\x20\x7f.]{1,63}(?:\.[^\x00-\x20\x7f.]{1,63})*\.?")
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: ([^\r\n]*))?\r\n")
 _HEAD_END = b"\r\n\r\n"
 
@@ -115,10 +116,11 @@ def _split(text: str, what: str, example: str) -> SplitResult:
     if port == 0:
         raise UserError(shown, "its port is not a number from 1 to 65535", fix)
     try:
-        if not host.isascii():
-            host.encode("idna")
+        name = host if host.isascii() else host.encode("idna").decode()
     except UnicodeError as bad:
-        raise UserError(shown, f"the name of its host cannot be used: {bad}", fix) from bad
+        raise UserError(shown, "the name of its host cannot be used", fix) from bad
+    if ":" not in name and not _HOST_NAME.fullmatch(name):
+        raise UserError(shown, "the name of its host cannot be used", fix)
     return parts
 
 
@@ -282,7 +284,7 @@ def send(
                 return _exchange(connection, wire, deadline)
     except TimeoutError:
         return NoAnswer(reason=f"no answer within {timeout_s:g} s")
-    except (OSError, ValueError) as problem:
+    except OSError as problem:
         return NoAnswer(reason=_reason(problem, target))
 
 
@@ -347,23 +349,25 @@ def _tunnel(connection: socket.socket, target: Url, transport: Transport, deadli
     head = b""
     while (refusal := tunnel_refusal(head)) is None:
         connection.settimeout(_left(deadline))
-        # One byte at a time: what follows the head is not the proxy's.
-        byte = connection.recv(1)
-        if not byte:
+        more = more_of_head(connection, head)
+        if not more:
             return PROXY_CLOSED
-        head += byte
+        head += more
     return refusal
 
 
-def _reason(problem: OSError | ValueError, target: Url) -> str:
-    if isinstance(problem, ValueError):
-        return f"{target.host} cannot be used as the name of a host: {problem}"
+def _reason(problem: OSError, target: Url) -> str:
     return (tls_problem(problem, target.server_name) if target.tls else "") or problem.strerror or str(problem)
 
 
 def _exchange(connection: socket.socket, wire: bytes, deadline: float) -> Response | NoAnswer:
     connection.settimeout(_left(deadline))
-    connection.sendall(wire)
+    try:
+        connection.sendall(wire)
+    except TimeoutError:
+        raise
+    except OSError:
+        pass  # a server that closed early has perhaps said why: reading tells
     return _receive(connection, deadline)
 
 
@@ -427,6 +431,13 @@ def tunnel_refusal(head: bytes) -> str | None:
         return ""
     hint = " (give --proxy as http://USER:PASSWORD@HOST:PORT)" if line[1] == b"407" else ""
     return f"the proxy did not connect: {_shown(head)}{hint}"
+
+
+def more_of_head(connection: socket.socket, head: bytes) -> bytes:
+    """Read what follows `head` up to the end of the head; what lies behind it is not the proxy's and stays unread."""
+    seen = connection.recv(_READ_BYTES, socket.MSG_PEEK)
+    end = (head + seen).find(_HEAD_END)
+    return connection.recv(len(seen) if end < 0 else end + len(_HEAD_END) - len(head))
 
 
 def _shown(head: bytes) -> str:

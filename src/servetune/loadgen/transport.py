@@ -10,7 +10,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from servetune.http1 import PROXY_CLOSED, tls_problem, tunnel_refusal
+from servetune.http1 import PROXY_CLOSED, more_of_head, tls_problem, tunnel_refusal
 from servetune.records import Record, RequestErrorKind, Transport
 
 if TYPE_CHECKING:
@@ -97,14 +97,12 @@ class Opening:
                 return "write"
         while (refusal := tunnel_refusal(self._head)) is None:
             try:
-                seen = self._socket.recv(_READ_BYTES, socket.MSG_PEEK)
+                more = more_of_head(self._socket, self._head)
             except BlockingIOError:
                 return "read"
-            if not seen:
+            if not more:
                 raise OpeningFailed("proxy", PROXY_CLOSED)
-            end = (self._head + seen).find(b"\r\n\r\n")
-            size = len(seen) if end < 0 else end + 4 - len(self._head)
-            self._head += self._socket.recv(size)
+            self._head += more
         if refusal:
             raise OpeningFailed("proxy", refusal)
         return None
@@ -158,7 +156,7 @@ class TlsStream:
     )
 
     def __init__(self, context: SSLContext, server_name: str) -> None:
-        """Prepare the first bytes of the handshake; raises OpeningFailed for a name that TLS cannot take."""
+        """Prepare the first bytes of the handshake."""
         import ssl  # noqa: PLC0415  # see above
 
         self._incoming = ssl.MemoryBIO()
@@ -166,10 +164,7 @@ class TlsStream:
         self._want_read: type[Exception] = ssl.SSLWantReadError
         self._unsent = memoryview(b"")
         self.server_name = server_name
-        try:
-            self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
-        except ValueError as bad:
-            raise OpeningFailed("tls", f"{server_name} cannot be used as the name of a host: {bad}") from bad
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self.is_open = False
         """The handshake is over."""
         self.ended = False

@@ -142,10 +142,16 @@ def _running(listener: socket.socket, serve: Callable[[socket.socket], None]) ->
     threads: list[threading.Thread] = []
     accepted: list[socket.socket] = []
 
-    def attend(connection: socket.socket) -> None:
+    def attend(connection: socket.socket, handle: socket.socket) -> None:
         with suppress(OSError):
             serve(connection)
         connection.close()
+        with suppress(OSError):
+            # Bytes left unread would turn the close into a reset, which may overtake the last words.
+            handle.shutdown(socket.SHUT_WR)
+            while handle.recv(65536):
+                pass
+        handle.close()
 
     def accept() -> None:
         while not stopping.is_set():
@@ -156,7 +162,8 @@ def _running(listener: socket.socket, serve: Callable[[socket.socket], None]) ->
             connection.settimeout(_PATIENCE_S)
             # A second handle: TLS takes the first one over.
             accepted.append(connection.dup())
-            threads.append(threading.Thread(target=attend, args=(connection,)))
+            accepted[-1].settimeout(_PATIENCE_S)
+            threads.append(threading.Thread(target=attend, args=(connection, accepted[-1])))
             threads[-1].start()
 
     with listener:
@@ -171,7 +178,6 @@ def _running(listener: socket.socket, serve: Callable[[socket.socket], None]) ->
             for connection in accepted:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-                connection.close()
             for thread in threads:
                 thread.join(_PATIENCE_S)
                 assert not thread.is_alive()
