@@ -23,7 +23,7 @@ those of a population. Failed requests are in no latency and no token count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -38,7 +38,9 @@ from servetune.records import (
     EVENT_OUTPUT,
     ClientFacts,
     Distribution,
+    Fault,
     Record,
+    RequestErrorKind,
     RequestRecord,
     Summary,
 )
@@ -84,10 +86,21 @@ class Profile(Record, frozen=True, kw_only=True):
     """(timings, records, mean output tokens/s) -> largest output in one second, most requests at once."""
 
 
-def summarize(records: Sequence[RequestRecord], facts: ClientFacts, definitions: str) -> Summary:
-    """Return the figures of one run; `definitions` is a name in PROFILES (KeyError otherwise)."""
+def summarize(
+    records: Sequence[RequestRecord],
+    facts: ClientFacts,
+    definitions: str,
+    *,
+    goodput: Mapping[str, float] | None = None,
+    percentiles: Sequence[float] = (),
+) -> Summary:
+    """Return the figures of one run; `definitions` is a name in PROFILES (KeyError otherwise).
+
+    `goodput` holds limits in ms (keys in GOODPUT_KEYS) that a good request keeps; `percentiles` are added to those that
+    every distribution has.
+    """
     profile = PROFILES[definitions]
-    timings = [timing for record in records if (timing := profile.timing(record, facts.api)) is not None]
+    timings = [timing for timing in timed(records, facts, definitions) if timing is not None]
     duration_s = profile.duration_ns(records, facts) / _NS_PER_S
     total_input = sum(timing.input_tokens for timing in timings)
     total_output = sum(timing.output_tokens for timing in timings)
@@ -105,16 +118,34 @@ def summarize(records: Sequence[RequestRecord], facts: ClientFacts, definitions:
         total_token_throughput=_per_second(total_input + total_output, duration_s),
         peak_output_throughput=peak,
         peak_concurrency=concurrency,
-        latency=_distributions(timings),
+        latency=_distributions(timings, percentiles),
         token_source=_token_source(timings),
         errors=dict(sorted(Counter(record.error.kind for record in records if record.error is not None).items())),
+        goodput=None if not goodput else _per_second(_good(timings, goodput), duration_s),
     )
 
 
-def distribution(values: Sequence[float]) -> Distribution:
-    """Return the statistics of at least one value."""
+def timed(records: Sequence[RequestRecord], facts: ClientFacts, definitions: str) -> list[Timing | None]:
+    """Return the timing of each record; None where the request failed under these definitions."""
+    timing = PROFILES[definitions].timing
+    return [timing(record, facts.api) for record in records]
+
+
+def faults(records: Sequence[RequestRecord]) -> tuple[Fault, ...]:
+    """Return what failed, by kind, the most frequent first; each with the message of the first in time."""
+    counts: Counter[RequestErrorKind] = Counter()
+    first: dict[RequestErrorKind, str] = {}
+    for record in records:
+        if record.error is not None:
+            counts[record.error.kind] += 1
+            first.setdefault(record.error.kind, record.error.message)
+    return tuple(Fault(kind=kind, count=count, first=first[kind]) for kind, count in counts.most_common())
+
+
+def distribution(values: Sequence[float], percentiles: Sequence[float] = ()) -> Distribution:
+    """Return the statistics of at least one value, with these percentiles (0 to 100) beside the usual ones."""
     array = np.asarray(values, dtype=float)
-    median, p90, p95, p99 = np.percentile(array, [50, 90, 95, 99]).tolist()
+    median, p90, p95, p99, *more = np.percentile(array, [50, 90, 95, 99, *percentiles]).tolist()
     return Distribution(
         count=len(array),
         mean=float(array.mean()),
@@ -125,7 +156,19 @@ def distribution(values: Sequence[float]) -> Distribution:
         p90=p90,
         p95=p95,
         p99=p99,
+        percentiles={percentile_name(asked): found for asked, found in zip(percentiles, more, strict=True)},
     )
+
+
+def percentile_name(percentile: float) -> str:
+    """Return how a percentile is written: 99, 99.9."""
+    return str(int(percentile)) if percentile == int(percentile) else str(percentile)
+
+
+def percentile(values: Distribution, asked: float) -> float:
+    """Return one percentile of a distribution; KeyError if it is neither a usual one nor was asked for."""
+    usual = {50: values.median, 90: values.p90, 95: values.p95, 99: values.p99}
+    return usual[asked] if asked in usual else values.percentiles[percentile_name(asked)]
 
 
 def value(summary: Summary, metric: str) -> float | None:
@@ -144,12 +187,20 @@ def _per_second(amount: int, duration_s: float) -> float:
     return amount / duration_s if duration_s > 0 else 0.0
 
 
-def _distributions(timings: Sequence[Timing]) -> dict[str, Distribution]:
+def _distributions(timings: Sequence[Timing], percentiles: Sequence[float]) -> dict[str, Distribution]:
     pooled: dict[str, list[float]] = {name: [] for name in LATENCIES}
     for timing in timings:
         for name, values in timing.latency_ms.items():
             pooled[name].extend(values)
-    return {name: distribution(values) for name, values in pooled.items() if values}
+    return {name: distribution(values, percentiles) for name, values in pooled.items() if values}
+
+
+def _good(timings: Sequence[Timing], limits_ms: Mapping[str, float]) -> int:
+    """Count the requests within all limits; a request without a value (TPOT of one token) keeps that limit."""
+    return sum(
+        all(found <= limit for name, limit in limits_ms.items() for found in timing.latency_ms[name])
+        for timing in timings
+    )
 
 
 def _token_source(timings: Sequence[Timing]) -> Literal["usage", "chunks", "none"]:
@@ -384,6 +435,9 @@ LATENCIES = {
     "schedule_e2el": "end-to-end latency from the schedule",
 }
 """Every latency that a summary may hold; the last three under `strict` only."""
+
+GOODPUT_KEYS = ("ttft", "tpot", "e2el")
+"""Latencies that have one value a request, and so may be limited for goodput."""
 
 _STATISTICS = {"mean": "mean", "median": "median", "p90": "90th percentile of", "p95": "95th percentile of",
                "p99": "99th percentile of", "max": "largest"}  # fmt: skip

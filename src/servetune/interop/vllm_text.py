@@ -14,7 +14,9 @@ import msgspec
 from servetune.records import Record
 
 _TITLE = re.compile(r"^=+ *Serving Benchmark Result *=+$", re.IGNORECASE)
-_LATENCY = re.compile(r"^(mean|median|std|max|p[\d.]+) (ttft|tpot|itl|e2e|e2el|e2e latency) \(ms\)$")
+_LATENCY = re.compile(
+    r"^(mean|median|std|max|p[\d.]+) (ttft|tpot|itl|e2e|e2el|e2e latency|ttfot|icl|schedule e2el) \(ms\)$"
+)
 _RULE = "====="
 _FIELDS = {
     "successful requests": "completed",
@@ -29,6 +31,7 @@ _FIELDS = {
     "total input tokens": "total_input_tokens",
     "total generated tokens": "total_output_tokens",
     "request throughput (req/s)": "request_throughput",
+    "request goodput (req/s)": "request_goodput",
     "output token throughput (tok/s)": "output_throughput",
     "peak output token throughput (tok/s)": "peak_output_throughput",
     "peak concurrent requests": "peak_concurrency",
@@ -51,12 +54,13 @@ class ParsedBlock(Record, frozen=True, kw_only=True):
     total_input_tokens: int | None = None
     total_output_tokens: int | None = None
     request_throughput: float | None = None
+    request_goodput: float | None = None
     output_throughput: float | None = None
     peak_output_throughput: float | None = None
     peak_concurrency: float | None = None
     total_token_throughput: float | None = None
     latency_ms: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
-    """ttft, tpot, itl, e2el -> mean, median, p99, ... -> value."""
+    """ttft, tpot, itl, e2el, ... -> mean, median, p99, ... -> value."""
     other: tuple[str, ...] = ()
     """Lines that are not understood."""
 
@@ -131,7 +135,7 @@ def _read(lines: list[str]) -> ParsedBlock:
         elif field is not None and number is not None:
             fields[field] = round(number) if field in _COUNTS else number
         elif statistic is not None and number is not None:
-            key = "e2el" if statistic[2].startswith("e2e") else statistic[2]
+            key = "e2el" if statistic[2].startswith("e2e") else statistic[2].replace(" ", "_")
             latency.setdefault(key, {})[statistic[1]] = number
         elif colon:
             other.append(line)

@@ -49,7 +49,7 @@ from servetune.records.raw import (
     RequestRecord,
 )
 from servetune.records.study import Budget, HostFacts, Limits, Objective, Results, Study
-from servetune.records.summary import Distribution, Finding, Summary
+from servetune.records.summary import Distribution, Fault, Finding, Summary
 from servetune.records.transport import Transport
 from servetune.records.trial import Completed, Failed, Measurement, Run, RunRequest, Trial
 from servetune.records.value import OptionValue, Record
@@ -83,6 +83,7 @@ __all__ = [
     "EngineSpec",
     "Event",
     "Failed",
+    "Fault",
     "Finding",
     "HostFacts",
     "Installed",

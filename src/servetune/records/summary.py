@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from servetune.records.raw import RequestErrorKind
 from servetune.records.value import Record
 
 
@@ -19,6 +20,8 @@ class Distribution(Record, frozen=True, kw_only=True):
     p90: float
     p95: float
     p99: float
+    percentiles: dict[str, float] = {}
+    """Further percentiles that were asked for: "99.9" -> ms."""
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -46,12 +49,23 @@ class Summary(Record, frozen=True, kw_only=True):
     """Where output token counts come from."""
     errors: dict[str, int] = {}
     """Failed requests by kind."""
+    goodput: float | None = None
+    """Requests/s that met all limits asked for (`servetune bench --goodput`); None: no limit was asked for."""
 
     @property
     def success_rate(self) -> float | None:
         """Completed / all requests; None without requests."""
         total = self.completed + self.failed
         return self.completed / total if total else None
+
+
+class Fault(Record, frozen=True, kw_only=True):
+    """Requests of one run that failed in the same way."""
+
+    kind: RequestErrorKind
+    count: int
+    first: str
+    """What was said about the first of them."""
 
 
 class Finding(Record, frozen=True, kw_only=True):
