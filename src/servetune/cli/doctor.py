@@ -10,6 +10,7 @@ import click
 from servetune import cache, lock
 from servetune.cli.console import print_json, say, say_heading, say_table
 from servetune.cli.engines import EngineState, engine_states, say_states
+from servetune.loadgen.calibrate import Calibration, calibrate
 from servetune.records import Finding, HostFacts, Record
 from servetune.telemetry import host as telemetry_host
 
@@ -39,16 +40,23 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 _EPILOG = """\b
 Examples:
   servetune doctor                       is this machine fit to measure on?
+  servetune doctor --client              what can the load client do on this machine?
   servetune doctor --clear-cache --yes   remove fetched models and made variants
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+@click.option("--client", "measures_client", is_flag=True, help="Measure the load client alone, for ten seconds.")
 @click.option("--clear-cache", "clears", is_flag=True, help="Remove everything in the cache folder.")
 @click.option("--yes", is_flag=True, help="Do not ask before the cache is cleared.")
-def doctor(*, as_json: bool, clears: bool, yes: bool) -> None:
+def doctor(*, as_json: bool, measures_client: bool, clears: bool, yes: bool) -> None:
     """Say what on this host would spoil a measurement, and which engines can be used."""
+    if measures_client:
+        with lock.measuring("calibration of the load client"):
+            calibration = calibrate()
+        print_json(calibration) if as_json else _say_calibration(calibration)
+        return
     if clears:
         _clear(is_sure=yes)
     diagnosis = examine()
@@ -93,6 +101,26 @@ def _say(diagnosis: Diagnosis) -> None:
         say(f"{problem.severity}: {problem.evidence}" + (f" -> {problem.advice}" if problem.advice else ""))
     if not diagnosis.problems and not diagnosis.measuring:
         say("nothing found")
+
+
+def _say_calibration(calibration: Calibration) -> None:
+    added = calibration.added_ttft_ms
+    say_table(("load client, one worker", ""), [
+        ("receive times from", "the kernel" if calibration.stamps == "kernel" else "the client's own clock"),
+        ("adds to TTFT", f"median {added.median:.3f} ms, p99 {added.p99:.3f} ms"),
+        (
+            "256 streams, 20 ms apart",
+            (f"{calibration.paced_chunks_per_s:,.0f} chunks/s on {calibration.paced_client_share:.0%} of a core: "
+            f"{calibration.paced_cpu_us:.1f} us each, ITL p99 {calibration.paced_itl_p99_ms:.2f} ms"),
+        ),
+        (
+            "as fast as they come",
+            (f"{calibration.chunks_per_s:,.0f} chunks/s one a packet ({calibration.cpu_us:.1f} us each), "
+            f"{calibration.coalesced_chunks_per_s:,.0f} merged ({calibration.coalesced_cpu_us:.2f} us each)"),
+        ),
+        ("fills one core at about", f"{calibration.worker_chunks_per_s:,.0f} chunks/s"),
+        ("workers by itself, at most", str(calibration.workers)),
+    ])  # fmt: skip
 
 
 def _host_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:

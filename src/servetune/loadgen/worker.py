@@ -80,7 +80,7 @@ class Recorder:
         self._loop = loop
         self._is_called = False
         self._max_error_rate = max_error_rate
-        self._waiting: deque[Exchange] = deque()
+        self.waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self.fails_too_often: Callable[[str], None] = _ignore
         """Called once when more requests failed than are accepted."""
@@ -99,10 +99,9 @@ class Recorder:
 
     def add(self, exchange: Exchange) -> None:
         """Take an exchange that ended; decodes at once where too much waits."""
-        self._waiting.append(exchange)
+        self.waiting.append(exchange)
         self._waiting_bytes += exchange.size_bytes
         self.done += 1
-        self.parts += len(exchange.framing.parts)
         self.last_end_ns = max(self.last_end_ns, exchange.closed_ns or 0)
         while self._waiting_bytes > _MOST_WAITING_BYTES:
             self._decode_one()
@@ -110,7 +109,7 @@ class Recorder:
 
     def _call_later(self) -> None:
         """Decode a slice soon, unless the loop, asleep between polls, has done it by then."""
-        if self._is_called or not self._waiting:
+        if self._is_called or not self.waiting:
             return
         self._is_called = True
         due_ns = time.monotonic_ns() + _DECODE_EVERY_NS
@@ -126,16 +125,16 @@ class Recorder:
 
     def work(self, slice_ns: int) -> bool:
         """Decode what waits for about `slice_ns`; returns whether anything waited."""
-        if not self._waiting:
+        if not self.waiting:
             return False
         until = time.monotonic_ns() + slice_ns
-        while self._waiting and time.monotonic_ns() < until:
+        while self.waiting and time.monotonic_ns() < until:
             self._decode_one()
         return True
 
     def finish(self) -> None:
         """Decode and write all that is left."""
-        while self._waiting:
+        while self.waiting:
             self._decode_one()
         self._writer.close()
 
@@ -158,10 +157,11 @@ class Recorder:
         )
 
     def _decode_one(self) -> None:
-        exchange = self._waiting.popleft()
+        exchange = self.waiting.popleft()
         self._waiting_bytes -= exchange.size_bytes
         record, stream = exchange.record()
         self._writer.add(record)
+        self.parts += len(exchange.framing.parts)
         self.decoded += 1
         self.failed += record.error is not None
         self.user_stamps = self.user_stamps or exchange.has_user_stamps
@@ -388,10 +388,10 @@ class Worker:
     def _report(self, client: Client, recorder: Recorder) -> None:
         def chore() -> None:
             recorder.flush()
-            running = sum(len(exchange.reads) for exchange in client.running)
+            unread = sum(len(exchange.reads) for exchange in (*client.running, *recorder.waiting))
             elapsed_s = (time.time_ns() - client.epoch_ns) / _NS_PER_S if client.epoch_ns else 0.0
             progress = Progress(
-                done=recorder.done, failed=recorder.failed, chunks=recorder.parts + running, elapsed_s=elapsed_s
+                done=recorder.done, failed=recorder.failed, chunks=recorder.parts + unread, elapsed_s=elapsed_s
             )
             # A parent that does not read must not stop the load: this line is then left out.
             with suppress(BlockingIOError, BrokenPipeError):
