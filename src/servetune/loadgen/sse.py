@@ -1,41 +1,30 @@
-"""From the body of a streamed answer to its events. Pure: bytes in, values out, however the bytes were cut.
+"""From the body of an answer to its events. Pure: bytes in, values out, however the bytes were cut.
 
-Knows the stream format of the OpenAI API (server-sent events with JSON) and its dialects; knows no socket and no clock.
+Knows the format of event streams; what a message means is known by `dialects`. Knows no socket and no clock.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Literal
 
-import msgspec
+from servetune.loadgen.dialects import AnswerReader, ChunkReader, GeneratedReader, Reader, is_utf8
+from servetune.loadgen.runs import RunFinder
+from servetune.records import Api, Record, RequestErrorKind
 
-from servetune.records import (
-    EVENT_CHOICES,
-    EVENT_CONTENT,
-    EVENT_DONE,
-    EVENT_EMPTY,
-    EVENT_ERROR,
-    EVENT_FINISH,
-    EVENT_INVALID,
-    EVENT_OUTPUT,
-    EVENT_REASONING,
-    EVENT_ROLE,
-    EVENT_TOOL,
-    EVENT_USAGE,
-    Record,
-)
+LONGEST_EVENT_BYTES = 1024 * 1024
+"""The data of a longer event is not read."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-_LONGEST_QUOTE = 1024
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class Stream(Record, frozen=True, kw_only=True):
-    """What one streamed answer held."""
+    """What one answer held."""
 
     reads: tuple[int, ...] = ()
     """Number (from 0) of each read that completed at least one event."""
@@ -52,6 +41,8 @@ class Stream(Record, frozen=True, kw_only=True):
     """Visible text."""
     problem: str = ""
     """The first error object, or the first event that could not be read."""
+    fault: RequestErrorKind | None = None
+    """Kind of this problem: stream-error, invalid-json, invalid-utf8 or oversize."""
 
     @property
     def seen(self) -> int:
@@ -60,42 +51,6 @@ class Stream(Record, frozen=True, kw_only=True):
         for flag in set(self.flags):
             bits |= flag
         return bits
-
-
-class _Delta(msgspec.Struct):
-    role: str | None = None
-    content: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-
-
-class _Message(msgspec.Struct):
-    choices: list[_Choice] | msgspec.UnsetType | None = msgspec.UNSET
-    usage: _Usage | None = None
-    error: Any = None
-    object: Any = None
-    message: Any = None
-
-
-_decode_message = msgspec.json.Decoder(_Message).decode
 
 
 def split_events(body: bytes) -> list[tuple[int, bytes]]:
@@ -108,143 +63,194 @@ def split_events(body: bytes) -> list[tuple[int, bytes]]:
     return [(end, data) for end, block in _blocks(body) if (data := _data(block))]
 
 
-def decode(parts: Sequence[bytes], read_ends: Sequence[int], *, keep_text: bool = False) -> Stream:
-    """Decode a whole body that came in `parts`; `read_ends[i]` parts had arrived after read i."""
-    events = split_events(b"".join(parts))
-    arrived = list(accumulate((len(part) for part in parts), initial=0))
-    bytes_after_read = [arrived[end] for end in read_ends]
-    counts: dict[int, int] = {}
-    for end, _ in events:
-        read = bisect_left(bytes_after_read, end)
-        counts[read] = counts.get(read, 0) + 1
-    reader = _Reader()
-    for _, data in events:
+def decode(
+    parts: Sequence[bytes],
+    read_ends: Sequence[int],
+    *,
+    keep_text: bool = False,
+    form: Literal["events", "json"] = "events",
+    api: Api = "chat",
+) -> Stream:
+    """Decode a whole body that came in `parts`; `read_ends[i]` parts had arrived after read i.
+
+    It is fastest where each part is one event, as most servers send them, and takes any other cut.
+    """
+    body = b"".join(parts)
+    if form == "json":
+        return _decode_answer(body, len(read_ends), api, keep_text=keep_text)
+    if len(parts) > 1:
+        reader = GeneratedReader() if api == "generate" else ChunkReader()
+        ends = _take_parts(reader, body, parts)
+        if ends is not None:
+            return _stream(reader, *_reads(ends, read_ends), keep_text=keep_text)
+    reader = GeneratedReader() if api == "generate" else ChunkReader()
+    ends = _take_body(reader, body)
+    arrived = list(accumulate(map(len, parts), initial=0))
+    return _stream(reader, *_reads(ends, [arrived[end] for end in read_ends]), keep_text=keep_text)
+
+
+def _decode_answer(body: bytes, reads: int, api: Api, *, keep_text: bool) -> Stream:
+    """Decode an answer that is one JSON value: an event of the last read."""
+    data = body.removeprefix(_BYTE_ORDER_MARK).strip()
+    if not data:
+        return Stream()
+    reader = GeneratedReader() if api == "generate" else AnswerReader()
+    if is_utf8(data):
         reader.take(data)
-    return reader.stream(counts, keep_text=keep_text)
+    else:
+        reader.refuse(data, "invalid-utf8", "not UTF-8")
+    return _stream(reader, (reads - 1,), (1,), keep_text=keep_text)
+
+
+def _stream(reader: Reader, reads: tuple[int, ...], read_events: tuple[int, ...], *, keep_text: bool) -> Stream:
+    if isinstance(reader, GeneratedReader):
+        reader.finish()
+    return Stream(
+        reads=reads,
+        read_events=read_events,
+        flags=tuple(reader.flags),
+        tokens=reader.cumulative_tokens(),
+        prompt_tokens=reader.prompt_tokens,
+        output_tokens=reader.output_tokens,
+        cached_tokens=reader.cached_tokens,
+        text=reader.text() if keep_text else "",
+        problem=reader.problem,
+        fault=reader.fault,
+    )
+
+
+# --------------------------------------------------------------------------- events to reads
+
+
+def _reads(ends: Sequence[int], arrived: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the reads that completed events, and how many; both arguments count the same unit, bytes or parts."""
+    if len(ends) == len(arrived) and list(ends) == list(arrived):
+        return tuple(range(len(ends))), (1,) * len(ends)
+    reads = []
+    counts = []
+    before = 0
+    for read, size in enumerate(arrived):
+        done = bisect_right(ends, size, before)
+        if done > before:
+            reads.append(read)
+            counts.append(done - before)
+            before = done
+    return tuple(reads), tuple(counts)
+
+
+# --------------------------------------------------------------------------- bytes to messages
+
+
+def _take_parts(reader: Reader, body: bytes, parts: Sequence[bytes]) -> list[int] | None:
+    """Read a body whose parts are one event each; returns the number of parts up to each event.
+
+    None: a part is something else.
+    """
+    tail = _event_end(body)
+    if tail is None or not (parts[0].endswith(tail) and parts[-1].endswith(tail)) or body[:1] == b"\xef":
+        return None
+    silent = _take_pieces(reader, body, parts, tail, b"")
+    if silent is None:
+        return None
+    ends = list(range(1, len(parts) + 1))
+    for part in reversed(silent):
+        del ends[part]
+    return ends
+
+
+def _take_body(reader: Reader, body: bytes) -> list[int]:
+    """Read any body; returns the offset right after each event."""
+    begin = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
+    text = body[begin:] if begin else body
+    glue = _event_end(text)
+    if glue is None:
+        events = split_events(text)
+        for _, data in events:
+            _take_with_care(reader, data)
+        return [begin + end for end, _ in events]
+    pieces = _pieces(text, glue)
+    silent = _take_pieces(reader, text, pieces, b"", glue)
+    assert silent is not None
+    ends = list(accumulate([len(piece) + len(glue) for piece in pieces], initial=begin))[1:]
+    ends[-1] = len(body)
+    for piece in reversed(silent):
+        del ends[piece]
+    return ends
+
+
+def _event_end(body: bytes) -> bytes | None:
+    """Return the one blank line that can end an event of `body`; None: its lines end in more than one way."""
+    if b"\r" not in body:
+        return b"\n\n"
+    lines = body.count(b"\r\n")
+    return b"\r\n\r\n" if lines == body.count(b"\r") == body.count(b"\n") else None
+
+
+def _pieces(body: bytes, glue: bytes) -> list[bytes]:
+    """Split at the blank lines; the last piece has none behind it."""
+    if glue == b"\n\n":
+        # Most streams are one line and one empty line by turns, and one byte is found faster than two.
+        lines = body.split(b"\n")
+        if not any(lines[1::2]):
+            return lines[0::2]
+    return body.split(glue)
+
+
+def _take_pieces(reader: Reader, body: bytes, pieces: Sequence[bytes], tail: bytes, glue: bytes) -> list[int] | None:
+    """Read pieces of `body` that end with `tail` and are joined by `glue`; returns the numbers of those without data.
+
+    None: a piece is not one line and `tail`, where there is a tail.
+    """
+    is_sound = is_utf8(body)
+    is_short = len(body) <= LONGEST_EVENT_BYTES or max(map(len, pieces)) <= LONGEST_EVENT_BYTES
+    if is_sound and is_short and isinstance(reader, ChunkReader):
+        finder = RunFinder(reader, body, pieces, tail, glue)
+    else:
+        finder = None
+    silent: list[int] = []
+    at, stop = 0, len(pieces)
+    while at < len(pieces):
+        if finder is not None:
+            at, stop = finder.take_runs(at)
+        cut = -len(tail) or None
+        line_end = len(tail) - tail.find(b"\n")
+        for number in range(at, stop):
+            piece = pieces[number]
+            if tail and (piece.find(b"\n") != len(piece) - line_end or not piece.endswith(tail)):
+                return None
+            is_plain = piece.startswith(b"data: ") and (tail or b"\n" not in piece)
+            data = piece[6:cut] if is_plain else _data(piece[:cut])
+            if not data:
+                silent.append(number)
+            elif is_sound and is_short:
+                reader.take(data)
+            else:
+                _take_with_care(reader, data)
+        at = stop
+    return silent
+
+
+def _take_with_care(reader: Reader, data: bytes) -> None:
+    if len(data) > LONGEST_EVENT_BYTES:
+        reader.refuse(data, "oversize", f"an event of more than {LONGEST_EVENT_BYTES >> 20} MiB")
+    elif is_utf8(data):
+        reader.take(data)
+    else:
+        reader.refuse(data, "invalid-utf8", "not UTF-8")
 
 
 def _blocks(body: bytes) -> Iterator[tuple[int, bytes]]:
     at = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
-    if b"\r" in body:
-        for gap in _BLANK_LINE.finditer(body, at):
-            yield gap.end(), body[at : gap.start()]
-            at = gap.end()
-        yield len(body), body[at:]
-        return
-    blocks = body[at:].split(b"\n\n")
-    for block in blocks[:-1]:
-        at += len(block) + 2
-        yield at, block
-    yield len(body), blocks[-1]
+    for gap in _BLANK_LINE.finditer(body, at):
+        yield gap.end(), body[at : gap.start()]
+        at = gap.end()
+    yield len(body), body[at:]
 
 
 def _data(block: bytes) -> bytes:
-    if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:
-        return block[6:]
-    lines = [line.partition(b":") for line in block.splitlines()]
+    if not block:
+        return b""
+    lines = [line.partition(b":") for line in _LINE_END.split(block)]
     data = b"\n".join(value.removeprefix(b" ") for name, _, value in lines if name == b"data")
     errors = [value.strip() for name, _, value in lines if name == b"error" and value.strip()]
     return b'{"error":' + errors[0] + b"}" if errors and not data else data
-
-
-class _Reader:
-    """Sums up the events of one stream."""
-
-    def __init__(self) -> None:
-        self.flags: list[int] = []
-        self.tokens: list[int | None] = []
-        self.text: list[str] = []
-        self.usage = _Usage()
-        self.cached_tokens: int | None = None
-        self.problem = ""
-
-    def take(self, data: bytes) -> None:
-        """Read the data of the next event."""
-        if data.strip() == b"[DONE]":
-            self._keep(EVENT_DONE, None)
-            return
-        try:
-            message = _decode_message(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as bad:
-            self._complain(f"{bad}: {_quote(data)}")
-            self._keep(EVENT_INVALID, None)
-            return
-        if message.error is not None or message.object == "error":
-            self._complain(_quote(data))
-            self._keep(EVENT_ERROR, None)
-            return
-        if message.choices is msgspec.UNSET and message.usage is None:
-            self._complain(f"neither choices nor usage: {_quote(data)}")
-            self._keep(EVENT_INVALID, None)
-            return
-        self._take_message(message)
-
-    def stream(self, counts: dict[int, int], *, keep_text: bool) -> Stream:
-        """Return what the stream held; `counts` are the events of each read."""
-        return Stream(
-            reads=tuple(counts),
-            read_events=tuple(counts.values()),
-            flags=tuple(self.flags),
-            tokens=self._cumulative(),
-            prompt_tokens=self.usage.prompt_tokens,
-            output_tokens=self.usage.completion_tokens,
-            cached_tokens=self.cached_tokens,
-            text="".join(self.text) if keep_text else "",
-            problem=self.problem,
-        )
-
-    def _keep(self, flags: int, tokens: int | None) -> None:
-        self.flags.append(flags)
-        self.tokens.append(tokens)
-
-    def _complain(self, problem: str) -> None:
-        self.problem = self.problem or problem
-
-    def _take_message(self, message: _Message) -> None:
-        flags = 0
-        for choice in message.choices or ():
-            flags |= EVENT_CHOICES | self._choice_flags(choice)
-        if message.usage is None:
-            self._keep(flags, None)
-            return
-        self.usage = message.usage
-        if message.usage.prompt_tokens_details is not None:
-            self.cached_tokens = message.usage.prompt_tokens_details.cached_tokens
-        self._keep(flags | EVENT_USAGE, message.usage.completion_tokens)
-
-    def _choice_flags(self, choice: _Choice) -> int:
-        flags = EVENT_FINISH if choice.finish_reason else 0
-        if choice.delta is not None:
-            return flags | self._delta_flags(choice.delta)
-        if choice.text:
-            self.text.append(choice.text)
-            return flags | EVENT_CONTENT
-        # An empty text that ends the answer announces the end; one in the middle is a token that decodes to nothing.
-        return flags | (EVENT_EMPTY if choice.text == "" and not flags else 0)
-
-    def _delta_flags(self, delta: _Delta) -> int:
-        flags = EVENT_ROLE if delta.role else 0
-        if delta.content and isinstance(delta.content, str):
-            self.text.append(delta.content)
-            flags |= EVENT_CONTENT
-        elif delta.content == "" and not delta.role:
-            flags |= EVENT_EMPTY
-        if delta.reasoning or delta.reasoning_content:
-            flags |= EVENT_REASONING
-        if delta.tool_calls or delta.function_call:
-            flags |= EVENT_TOOL
-        return flags
-
-    def _cumulative(self) -> tuple[int, ...] | None:
-        known = 0
-        cumulative = []
-        for flags, tokens in zip(self.flags, self.tokens, strict=True):
-            if tokens is None and flags & EVENT_OUTPUT:
-                return None
-            known = max(known, tokens or 0)
-            cumulative.append(known)
-        return tuple(cumulative) if known else None
-
-
-def _quote(data: bytes) -> str:
-    return data[:_LONGEST_QUOTE].decode("utf-8", "replace")
