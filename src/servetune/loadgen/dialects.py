@@ -342,9 +342,12 @@ class GeneratedReader(Reader):
             return False
         if self._last_ids.startswith(b"[") and self.output_tokens:
             return self._last_ids.count(b",") + 1 >= self.output_tokens
-        # The last text may lack a stop string that came before. One that never changes is one token again and again.
-        extended = sum(later.startswith(earlier) for earlier, later in pairwise(texts))
-        return extended > 0.75 * (len(texts) - 1) and len(set(texts)) > 1
+        grows = [later.startswith(earlier) for earlier, later in pairwise(texts)]
+        if len(texts) > 2:
+            # The last text may lack a stop string that the one before still had.
+            grows[-1] |= texts[-2].startswith(texts[-1]) and texts[-1] != ""
+        # A text that never changes is one token again and again.
+        return all(grows) and len(set(texts)) > 1
 
 
 def is_utf8(data: bytes) -> bool:

@@ -56,6 +56,34 @@ def test_options_are_left_out_or_added() -> None:
     assert (sent["temperature"], sent["min_p"]) == (0.7, 0.1)
 
 
+def test_generate_is_sglangs_native_form() -> None:
+    """The prompt as text, the lengths among the sampling parameters, no model and no stream options."""
+    assert body(api="generate") == {
+        "text": 'Say "hä"',
+        "sampling_params": {"max_new_tokens": 16, "temperature": 0.0, "ignore_eos": True},
+        "stream": True,
+    }
+    assert body(api="generate", definitions="vllm-0.33", ignore_eos=False)["sampling_params"] == {"max_new_tokens": 16}
+
+
+@pytest.mark.parametrize("api", ["chat", "completions", "generate"])
+def test_an_answer_at_once_needs_no_stream_options(api: str) -> None:
+    """They are refused by servers when nothing is streamed."""
+    sent = body(api=api, stream=False)
+    assert sent["stream"] is False
+    assert "stream_options" not in sent
+
+
+def test_objects_among_the_extra_fields_are_merged() -> None:
+    """Fields beside them stay; any other value replaces what was there."""
+    sent = body(api="generate", extra={"sampling_params": {"top_k": 5, "temperature": 1}, "stream": False})
+    assert sent["sampling_params"] == {"max_new_tokens": 16, "temperature": 1, "ignore_eos": True, "top_k": 5}
+    assert sent["stream"] is False
+    options = body(extra={"stream_options": {"continuous_usage_stats": True}})["stream_options"]
+    assert options == {"include_usage": True, "continuous_usage_stats": True}
+    assert body(extra={"stream_options": None})["stream_options"] is None
+
+
 @pytest.mark.parametrize(
     ("base", "api", "endpoint", "path"),
     [
@@ -65,6 +93,8 @@ def test_options_are_left_out_or_added() -> None:
         ("/serve/a", "chat", None, "/serve/a/v1/chat/completions"),
         ("/v1", "chat", "/v1/completions", "/v1/completions"),
         ("", "chat", "generate", "/generate"),
+        ("/serve", "generate", None, "/serve/generate"),
+        ("/v1", "generate", None, "/generate"),
     ],
 )
 def test_the_path_is_joined_once(base: str, api: Any, endpoint: str | None, path: str) -> None:

@@ -98,10 +98,51 @@ def test_what_each_message_is(message: Any, flags: int) -> None:
 
 
 def test_invalid_utf8_is_an_invalid_event() -> None:
-    """The next event is read all the same."""
-    stream = decode([b'data: {"choices":[{"text":"\xff"}]}\n\ndata: [DONE]\n\n'], [1])
-    assert stream.flags == (EVENT_INVALID, EVENT_DONE)
-    assert stream.problem
+    """The next event is read all the same; also where the bytes stand in a field that nobody reads."""
+    for field in ("text", "other"):
+        data = b'data: {"choices":[{"%s":"\xff"}]}\n\ndata: [DONE]\n\n' % field.encode()
+        stream = decode([data], [1])
+        assert stream.flags == (EVENT_INVALID, EVENT_DONE)
+        assert stream.fault == "invalid-utf8"
+        assert stream.problem
+
+
+@pytest.mark.parametrize(
+    ("data", "fault", "words"),
+    [
+        ('{"error":"boom"}', "stream-error", "boom"),
+        ('{"choices":[{"text":"","finish_reason":"abort"}]}', "stream-error", "abort"),
+        ("{broken", "invalid-json", "malformed"),
+        ('{"id":1}', "invalid-json", "neither choices nor usage"),
+        ('{"choices":[{"text":5}]}', "invalid-json", "Expected"),
+        ('{"id":' + "[" * 100_000, "invalid-json", "recursion"),
+        ('{"choices":[{"text":"' + "x" * (1 << 20) + '"}]}', "oversize", "more than 1 MiB"),
+    ],
+)
+def test_each_fault_has_its_kind(data: str, fault: str, words: str) -> None:
+    """The first fault counts; what follows is read all the same, and its problem is short."""
+    stream = decode([f"data: {data}\n\ndata: {{broken\n\ndata: [DONE]\n\n".encode()], [1])
+    assert stream.fault == fault
+    assert words in stream.problem
+    assert len(stream.problem) < 2000
+    assert stream.flags[1:] == (EVENT_INVALID, EVENT_DONE)
+
+
+def test_a_sound_stream_has_no_fault() -> None:
+    """Not even one that is longer than the longest event."""
+    stream = decode([lines(chat(content="x" * 1000)) * 1100], [1])
+    assert (stream.fault, stream.problem) == (None, "")
+    assert stream.seen == EVENT_CHOICES | EVENT_CONTENT
+
+
+def test_half_a_surrogate_pair_is_one_unknown_sign() -> None:
+    """Some servers cut an escaped pair between two events; a pair, and a backslash before `ud`, stay what they are."""
+    body = b"".join(
+        b'data: {"choices":[{"text":"%s"}]}\n\n' % text for text in (rb"\ud83d", rb"\ude00", rb"\ud83d\ude00\\ud83d")
+    )
+    stream = decode([body], [1], keep_text=True)
+    assert stream.fault is None
+    assert stream.text == "\ufffd\ufffd\U0001f600\\ud83d"
 
 
 def lines(*messages: Any) -> bytes:
@@ -157,3 +198,124 @@ def test_an_empty_stream() -> None:
     """No event, no token, nothing seen."""
     stream = decode([], [])
     assert (stream.flags, stream.tokens, stream.seen) == ((), None, 0)
+
+
+def usage(**counts: int) -> dict[str, Any]:
+    """A usage object."""
+    return {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}, **counts}
+
+
+@pytest.mark.parametrize(
+    ("answer", "flags", "text"),
+    [
+        (
+            {"message": {"role": "assistant", "content": "Hi", "reasoning_content": "hm"}, "finish_reason": "stop"},
+            EVENT_CHOICES | EVENT_CONTENT | EVENT_REASONING | EVENT_FINISH | EVENT_USAGE,
+            "Hi",
+        ),
+        (
+            {"message": {"content": None, "tool_calls": [{"id": 1}]}, "finish_reason": "tool_calls"},
+            EVENT_CHOICES | EVENT_TOOL | EVENT_FINISH | EVENT_USAGE,
+            "",
+        ),
+        ({"text": "Hi", "finish_reason": None}, EVENT_CHOICES | EVENT_CONTENT | EVENT_USAGE, "Hi"),
+        ({"text": "", "finish_reason": "length"}, EVENT_CHOICES | EVENT_EMPTY | EVENT_FINISH | EVENT_USAGE, ""),
+    ],
+)
+def test_a_whole_answer_is_one_event_of_the_last_read(answer: Any, flags: int, text: str) -> None:
+    """Its counts stand for all of its tokens."""
+    body = json.dumps({"choices": [answer], "usage": usage(completion_tokens=3)}).encode()
+    stream = decode([body[:10], body[10:30], body[30:]], [1, 3], form="json", keep_text=True)
+    assert (stream.reads, stream.read_events, stream.flags) == ((1,), (1,), (flags,))
+    assert (stream.text, stream.tokens) == (text, (3,))
+    assert (stream.prompt_tokens, stream.output_tokens, stream.cached_tokens) == (7, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("body", "flags", "fault"),
+    [
+        (b"", (), None),
+        (b"  \n", (), None),
+        (b'{"choices":[]}', (0,), None),
+        (b'{"error":{"message":"boom"}}', (EVENT_ERROR,), "stream-error"),
+        (b'{"object":"error"}', (EVENT_ERROR,), "stream-error"),
+        (b'{"id":1}', (EVENT_INVALID,), "invalid-json"),
+        (b'{"choices":[{"text":"cut', (EVENT_INVALID,), "invalid-json"),
+        (b'{"choices":[{"text":"\xff"}]}', (EVENT_INVALID,), "invalid-utf8"),
+    ],
+)
+def test_whole_answers_that_are_none(body: bytes, flags: tuple[int, ...], fault: str | None) -> None:
+    """Errors and broken JSON keep their kind; no body is no event."""
+    stream = decode([body], [1], form="json")
+    assert (stream.flags, stream.fault) == (flags, fault)
+
+
+def generated(text: str | None, count: int | None = None, finish: Any = None, **fields: Any) -> dict[str, Any]:
+    """A message of SGLang's native form."""
+    meta = {"prompt_tokens": 7, "completion_tokens": count, "cached_tokens": 2, "finish_reason": finish}
+    return {"text": text, "meta_info": meta, **fields}
+
+
+OUTPUT = EVENT_CHOICES | EVENT_USAGE | EVENT_CONTENT
+NOTHING = EVENT_CHOICES | EVENT_USAGE | EVENT_EMPTY
+
+
+@pytest.mark.parametrize(
+    ("messages", "flags", "text"),
+    [
+        (["", "H", "H", "Hi", "Hi"], (NOTHING, OUTPUT, NOTHING, OUTPUT, 0), "Hi"),
+        (["H", "", "i", "H", ""], (OUTPUT, NOTHING, OUTPUT, OUTPUT, 0), "HiH"),
+        (["H", "", "i", "H", "!"], (OUTPUT, NOTHING, OUTPUT, OUTPUT, EVENT_CONTENT), "HiH!"),
+        ([" x", " x", " x", " x", " x"], (OUTPUT, OUTPUT, OUTPUT, OUTPUT, EVENT_CONTENT), " x x x x x"),
+        (["a", "ab", "abc", "abcEND", "abc"], (OUTPUT, OUTPUT, OUTPUT, OUTPUT, 0), "abc"),
+    ],
+)
+def test_native_text_is_given_once(messages: list[str], flags: tuple[int, ...], text: str) -> None:
+    """Whether each message repeats the whole text or brings only what is new."""
+    *earlier, last = [generated(part, count) for count, part in enumerate(messages, start=1)]
+    last["meta_info"].update(completion_tokens=4, finish_reason={"type": "length", "length": 4})
+    stream = decode([lines(*earlier, last)], [1], api="generate", keep_text=True)
+    assert stream.flags == (*flags[:4], flags[4] | EVENT_CHOICES | EVENT_USAGE | EVENT_FINISH)
+    assert stream.text == text
+    assert stream.tokens == (1, 2, 3, 4, 4)
+    assert (stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.fault) == (7, 4, 2, None)
+
+
+def test_native_ids_tell_whether_text_is_repeated() -> None:
+    """Equal texts with all ids so far are an answer that did not grow; with new ids only they are new."""
+    same = decode(
+        [lines(*(generated("x", n, output_ids=[1] * n) for n in (1, 2)))], [1], api="generate", keep_text=True
+    )
+    assert (same.text, same.flags) == ("x", (OUTPUT, NOTHING))
+    new = decode([lines(*(generated("x", n, output_ids=[1]) for n in (1, 2)))], [1], api="generate", keep_text=True)
+    assert (new.text, new.flags) == ("xx", (OUTPUT, OUTPUT))
+    bare = {"output_ids": [5], "meta_info": {"completion_tokens": 1}}
+    assert decode([lines(bare)], [1], api="generate").flags == (NOTHING,)
+
+
+@pytest.mark.parametrize(
+    ("message", "flags", "fault"),
+    [
+        ({"error": {"message": "too long"}}, EVENT_ERROR, "stream-error"),
+        (
+            generated("a", 1, {"type": "abort", "message": "gone"}),
+            OUTPUT | EVENT_FINISH | EVENT_ERROR,
+            "stream-error",
+        ),
+        ({"id": 1}, EVENT_INVALID, "invalid-json"),
+        ({"text": "a"}, EVENT_CHOICES | EVENT_CONTENT, None),
+        ("{broken", EVENT_INVALID, "invalid-json"),
+    ],
+)
+def test_native_errors(message: Any, flags: int, fault: str | None) -> None:
+    """An answer that the server gave up is an error, whatever came before; counts may be missing."""
+    body = lines(message) if isinstance(message, dict) else f"data: {message}\n\n".encode()
+    stream = decode([body + b"data: [DONE]\n\n"], [1], api="generate")
+    assert (stream.flags, stream.fault) == ((flags, EVENT_DONE), fault)
+
+
+def test_a_whole_native_answer() -> None:
+    """The same object, once."""
+    body = json.dumps(generated("Hi", 2, {"type": "stop"})).encode()
+    stream = decode([body], [1], api="generate", form="json", keep_text=True)
+    assert (stream.flags, stream.tokens, stream.text) == ((OUTPUT | EVENT_FINISH,), (2,), "Hi")
