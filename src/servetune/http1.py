@@ -450,8 +450,6 @@ def tls_context(transport: Transport) -> ssl.SSLContext:
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
-    # A server that wants new keys in the middle of TLS 1.2 is told no: writes then never wait for reads.
-    context.options |= ssl.OP_NO_RENEGOTIATION
     if transport.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -146,6 +146,7 @@ class TlsStream:
     __slots__ = (
         "_incoming",
         "_outgoing",
+        "_plain",
         "_tls",
         "_unsent",
         "_want_read",
@@ -162,6 +163,7 @@ class TlsStream:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._want_read: type[Exception] = ssl.SSLWantReadError
+        self._plain = memoryview(b"")
         self._unsent = memoryview(b"")
         self.server_name = server_name
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
@@ -201,14 +203,22 @@ class TlsStream:
         except OSError as problem:
             self.ended = True
             self.problem = tls_problem(problem, self.server_name)
+        if self._plain:
+            self._encrypt()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def send(self, plaintext: bytes | memoryview) -> None:
         """Encrypt; the bytes for the socket are then `pending`. Never raises: a broken stream `ended`."""
-        rest = memoryview(plaintext)
+        self._plain = memoryview(b"".join((self._plain, plaintext))) if self._plain else memoryview(plaintext)
+        self._encrypt()
+
+    def _encrypt(self) -> None:
         try:
-            while rest:
-                rest = rest[self._tls.write(rest) :]
+            while self._plain:
+                self._plain = self._plain[self._tls.write(self._plain) :]
+        except self._want_read:
+            # The server asked for new keys: the rest goes out once it has answered.
+            pass
         except OSError as problem:
             self.ended = True
             self.problem = self.problem or tls_problem(problem, self.server_name)

@@ -54,6 +54,12 @@ class PrivateCa:
         client.private_key_pem.write_to_path(self.client_key)
         client.private_key_and_cert_chain_pem.write_to_path(self.both)
 
+    def issue(self, name: str, folder: Path) -> str:
+        """Write a server's key and certificate for `name` to one file and return its path."""
+        path = str(folder / "server.pem")
+        self._ca.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(path)
+        return path
+
     def server_context(
         self, *names: str, asks_for_certificate: bool = False, newest: ssl.TLSVersion | None = None
     ) -> ssl.SSLContext:

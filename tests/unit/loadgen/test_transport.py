@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import select
+import shutil
 import socket
 import ssl
 import struct
@@ -78,7 +79,7 @@ def connected(route: Route) -> Iterator[tuple[socket.socket, TlsStream | None]]:
 
 def write(sock: socket.socket, stream: TlsStream | None, data: bytes) -> None:
     """Send everything."""
-    if stream is not None:
+    if stream is not None and data:
         stream.send(data)
     rest = memoryview(data) if stream is None else stream.pending()
     while rest:
@@ -103,6 +104,7 @@ def read(sock: socket.socket, stream: TlsStream | None, until: Callable[[bytes],
             wait(sock, "read")
             continue
         plain += data if stream is None else stream.receive(data)
+        write(sock, stream, b"")
         if not data or (stream is not None and stream.ended):
             break
     return plain
@@ -372,6 +374,47 @@ def test_more_than_the_socket_takes(ca: PrivateCa) -> None:
         listener.join(PATIENCE_S)
     assert heard == request
     assert not stream.pending()
+
+
+def told(server: subprocess.Popen[bytes], words: str) -> None:
+    """Wait until the server's output has a line with `words`."""
+    assert server.stdout is not None
+    for line in server.stdout:
+        if words.encode() in line:
+            return
+    pytest.fail(f"the server never said {words}")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl command on this machine")
+@pytest.mark.parametrize(("version", "command"), [("-tls1_3", b"K\n"), ("-tls1_2", b"r\n")])
+def test_a_server_that_wants_new_keys(ca: PrivateCa, tmp_path: Path, version: str, command: bytes) -> None:
+    """A key update, or a second handshake in the middle of TLS 1.2: what is sent meanwhile arrives afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    argv = ["openssl", "s_server", version, "-accept", f"127.0.0.1:{port}", "-cert", ca.issue("127.0.0.1", tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            told(server, "ACCEPT")
+            url = parse_url(f"https://127.0.0.1:{port}")
+            with connected(routes(url, Transport(ca_file=ca.ca_file))[0]) as (sock, stream):
+                assert stream is not None
+                write(sock, stream, b"first\n")
+                told(server, "first")
+                server.stdin.write(command)
+                wait(sock, "read")
+                assert stream.receive(sock.recv(65536)) == b""
+                write(sock, stream, b"second\n")
+                while server.stdout not in select.select([sock, server.stdout], [], [], PATIENCE_S)[0]:
+                    assert stream.receive(sock.recv(65536)) == b""
+                    write(sock, stream, b"")
+                told(server, "second")
+                server.stdin.write(b"answer\n")
+                assert read(sock, stream, lambda plain: plain.endswith(b"\n")) == b"answer\n"
+        finally:
+            server.kill()
 
 
 @pytest.mark.parametrize(
