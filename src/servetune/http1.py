@@ -18,7 +18,7 @@ import httptools
 import msgspec
 
 from servetune.errors import UserError
-from servetune.masking import MASK
+from servetune.masking import mask_proxy
 from servetune.records import Record, Transport
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def parse_url(text: str) -> Url:
     parts = _split(text, "URL", "http://127.0.0.1:8000")
     if parts.scheme not in _DEFAULT_PORTS:
         raise UserError(
-            f"URL {_hide_login(text)!r}", f"{parts.scheme} is not supported", "use an http:// or https:// address"
+            f"URL {mask_proxy(text)!r}", f"{parts.scheme} is not supported", "use an http:// or https:// address"
         )
     if "@" in parts.netloc:
         fix = "leave it out and give the key as the API key or with --header, e.g. --header 'Authorization=Basic ...'"
-        raise UserError(f"URL {_hide_login(text)!r}", "it holds a login", fix)
+        raise UserError(f"URL {mask_proxy(text)!r}", "it holds a login", fix)
     return _url(parts)
 
 
@@ -90,7 +90,7 @@ def parse_proxy(transport: Transport) -> Proxy | None:
     parts = _split(transport.proxy, "--proxy", "http://127.0.0.1:3128")
     if parts.scheme != "http":
         problem = f"{parts.scheme} is not supported to a proxy"
-        raise UserError(f"--proxy {_hide_login(transport.proxy)!r}", problem, "use an http:// address")
+        raise UserError(f"--proxy {mask_proxy(transport.proxy)!r}", problem, "use an http:// address")
     authorization = None
     if "@" in parts.netloc:
         login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
@@ -100,7 +100,7 @@ def parse_proxy(transport: Transport) -> Proxy | None:
 
 def _split(text: str, what: str, example: str) -> SplitResult:
     """Split an address and check its host and port."""
-    shown = f"{what} {_hide_login(text)!r}"
+    shown = f"{what} {mask_proxy(text)!r}"
     fix = f"write it like {example}"
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -136,13 +136,6 @@ def _url(parts: SplitResult) -> Url:
         path=quote(parts.path.rstrip("/"), safe=_PATH_SIGNS),
         tls=parts.scheme == "https",
     )
-
-
-def _hide_login(address: str) -> str:
-    """Mask the login of an address that may lack its scheme."""
-    login, at, host = address.rpartition("@")
-    scheme, mark, _ = login.partition("://")
-    return f"{scheme}{mark}{MASK}@{host}" if at and mark else f"{MASK}@{host}" if at else address
 
 
 def request_bytes(

@@ -407,7 +407,8 @@ def test_a_server_that_wants_new_keys(ca: PrivateCa, tmp_path: Path, version: st
                 wait(sock, "read")
                 assert stream.receive(sock.recv(65536)) == b""
                 write(sock, stream, b"second\n")
-                while server.stdout not in select.select([sock, server.stdout], [], [], PATIENCE_S)[0]:
+                both = [sock.fileno(), server.stdout.fileno()]
+                while both[1] not in select.select(both, [], [], PATIENCE_S)[0]:
                     assert stream.receive(sock.recv(65536)) == b""
                     write(sock, stream, b"")
                 told(server, "second")
