@@ -20,6 +20,14 @@ class WordIds:
         """The numbers, with spaces between."""
         return " ".join(map(str, ids))
 
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """One after the other."""
+        return [self.encode(text) for text in texts]
+
+    def decode_many(self, sequences: list[list[int]]) -> list[str]:
+        """One after the other."""
+        return [self.decode(ids) for ids in sequences]
+
 
 class Merging(WordIds):
     """Encoding joins two equal neighbours into one id and writes every multiple of ten as two others."""
