@@ -42,6 +42,10 @@ CODES: dict[str, str] = {
 
 CLIENT_CPU_SHARE = 0.9
 LOOP_LAG_MS = 20.0
+LATE_MERGED_SHARE = 0.005
+SLOT_GAP_MS = 20.0
+SLOT_GAP_SHARE = 0.05
+CPU_WAIT_SHARE = 0.1
 LATE_SHARE = 0.01
 CLOCK_STEP_NS = 1_000_000
 BARRED_SUCCESS_RATE = 0.9
@@ -85,15 +89,25 @@ def of_run(
 
 def _client_bound(summary: Summary, client: ClientFacts, load: Load) -> Finding | None:
     signs = []
-    if client.cpu_share > CLIENT_CPU_SHARE * client.workers:
+    if client.cpu_share > CLIENT_CPU_SHARE * client.workers > 0:
         signs.append(f"it used {client.cpu_share:.0%} of a processor in {client.workers} worker(s)")
+    if client.late_merged_reads > LATE_MERGED_SHARE:
+        signs.append(
+            f"{client.late_merged_reads:.1%} of its reads came so late that events had merged "
+            f"(p99 of the lateness: {client.read_lag_p99_ms:.0f} ms)"
+        )
     if client.stamps == "user" and client.max_loop_lag_ms > LOOP_LAG_MS:
         signs.append(f"its event loop stood still for {client.max_loop_lag_ms:.0f} ms, and its stamps are its own")
     total = summary.completed + summary.failed
     if load.request_rate is not None and client.late_sends > LATE_SHARE * total:
         signs.append(f"{client.late_sends} of {total} requests were sent late")
+    duration = summary.latency.get("e2el")
+    if duration is not None and client.slot_gap_p99_ms > max(SLOT_GAP_MS, SLOT_GAP_SHARE * duration.mean):
+        signs.append(f"a slot waited up to {client.slot_gap_p99_ms:.0f} ms (p99) for its next request")
     if not signs:
         return None
+    if client.cpu_wait_share > CPU_WAIT_SHARE:
+        signs.append(f"it waited for a processor during {client.cpu_wait_share:.0%} of the run")
     return Finding(
         code="client-bound",
         severity="warning",

@@ -7,6 +7,7 @@ is decoded by `record` after that.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from servetune.http1 import ResponseFraming
 from servetune.loadgen.connection import Connection, stamps_ns
@@ -14,9 +15,7 @@ from servetune.loadgen.job import PreparedRequest, WorkerJob
 from servetune.loadgen.sse import Stream, decode
 from servetune.records import (
     EVENT_DONE,
-    EVENT_ERROR,
     EVENT_FINISH,
-    EVENT_INVALID,
     EVENT_OUTPUT,
     RequestError,
     RequestErrorKind,
@@ -35,6 +34,7 @@ _FEWEST_EVENTS = 64
 _BYTES_PER_READ = 200
 _EVENT = b"data:"
 _LAST_EVENT = b"data: [DONE]"
+_FAULTS_IN_SPITE_OF_DONE = ("protocol", "overrun", "oversize")
 _DONE_CHUNK = b"data: [DONE]\n\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _DONE_AND_LAST_CHUNK = _DONE_CHUNK + _LAST_CHUNK
@@ -257,7 +257,9 @@ class Exchange:
         return record, stream
 
     def _decoded(self) -> Stream:
-        return decode(self.framing.parts, self._read_ends, keep_text=self.job.keep_text)
+        job = self.job
+        form: Literal["events", "json"] = "events" if job.stream else "json"
+        return decode(self.framing.parts, self._read_ends, keep_text=job.keep_text, form=form, api=job.api)
 
     # ------------------------------------------------------------------ verdict
 
@@ -266,13 +268,13 @@ class Exchange:
         seen = stream.seen
         if refusal := self._refusal():
             return refusal
-        if seen & EVENT_ERROR:
-            return RequestError(kind="stream-error", message=stream.problem)
-        if seen & EVENT_DONE and seen & EVENT_OUTPUT and not seen & EVENT_INVALID:
+        if stream.fault == "stream-error":
+            return RequestError(kind=stream.fault, message=stream.problem)
+        if seen & EVENT_DONE and seen & EVENT_OUTPUT and stream.fault is None:
             # All of the answer came; how the connection ended afterwards is of no matter.
-            return self.error if self.error is not None and self.error.kind in ("protocol", "overrun") else None
-        if self.error is None and seen & EVENT_INVALID:
-            return RequestError(kind="invalid-json", message=stream.problem)
+            return self.error if self.error is not None and self.error.kind in _FAULTS_IN_SPITE_OF_DONE else None
+        if self.error is None and stream.fault is not None:
+            return RequestError(kind=stream.fault, message=stream.problem)
         return self.error or _unfinished(seen)
 
     def _refusal(self) -> RequestError | None:
