@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import cast
 
-from servetune.http1 import Url, connect_bytes, parse_proxy, unix_path
+from servetune.http1 import Url, connect_bytes, parse_proxy, tls_context, unix_path
 from servetune.loadgen.transport import Route
 from servetune.records import RequestErrorKind, Transport
 
@@ -25,9 +25,12 @@ class ResolveFailed(Exception):
 def routes(url: Url, transport: Transport) -> tuple[Route, ...]:
     """Return all ways to `url`, the first that accepts a connection in front.
 
-    Where there is only one, or none accepts, nothing is changed: the load itself will tell. A probe waits 5 s at most.
-    Raises ResolveFailed for a name without an address, UserError for a proxy or a socket path that cannot be used.
+    A single one is not tried: the load itself will tell. A trial waits 5 s at most. Raises ResolveFailed for a name
+    without an address, UserError for a proxy, a socket path or a certificate that cannot be used.
     """
+    if url.tls:
+        # Each worker makes its own: this one is made to tell early what is wrong with the files.
+        tls_context(transport)
     proxy = parse_proxy(transport)
     if (path := unix_path(transport)) is not None:
         return (
@@ -45,8 +48,11 @@ def routes(url: Url, transport: Transport) -> tuple[Route, ...]:
         )
         for family, address in _addresses(reached.host, reached.port)
     )
-    if len(found) == 1:
-        return found
+    return found if len(found) == 1 else accepting_first(found)
+
+
+def accepting_first(found: tuple[Route, ...]) -> tuple[Route, ...]:
+    """Move the first route that accepts a connection to the front; where none does, nothing is changed."""
     first = next((number for number, route in enumerate(found) if _accepts(route)), 0)
     return (found[first], *found[:first], *found[first + 1 :])
 

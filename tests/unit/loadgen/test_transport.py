@@ -21,7 +21,7 @@ import pytest
 
 from servetune.errors import UserError
 from servetune.http1 import Url, parse_url, request_bytes, tls_context
-from servetune.loadgen.resolve import ResolveFailed, routes
+from servetune.loadgen.resolve import ResolveFailed, accepting_first, routes
 from servetune.loadgen.transport import Opening, OpeningFailed, Route, TlsStream, needs_opening
 from servetune.records import Transport
 from tests.unit.loadgen.servers import (
@@ -518,8 +518,19 @@ def test_only_the_name_of_the_proxy_is_looked_up() -> None:
     assert route.connect_request.startswith(b"CONNECT no-such-host.invalid:443 HTTP/1.1\r\n")
 
 
-def test_of_several_addresses_the_one_that_accepts_is_first() -> None:
-    """Whatever the order in which the name gives them; none is lost."""
+def test_of_several_routes_the_one_that_accepts_is_first() -> None:
+    """None is lost; where none accepts, the order stays."""
+    with plain_server() as server, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        (alive,) = routes(parse_url(server.url), Transport())
+        dead = msgspec.structs.replace(alive, address=closed.getsockname())
+        assert accepting_first((dead, alive)) == (alive, dead)
+        assert accepting_first((alive, dead)) == (alive, dead)
+        assert accepting_first((dead, dead)) == (dead, dead)
+
+
+def test_a_name_leads_to_the_family_that_listens() -> None:
+    """Whatever the order in which the name gives its addresses."""
     families = [socket.AF_INET, socket.AF_INET6] if HAS_IPV6 else [socket.AF_INET]
     for family in families:
         with plain_server(family=family) as server:
@@ -527,7 +538,6 @@ def test_of_several_addresses_the_one_that_accepts_is_first() -> None:
             if family in {route.family for route in found}:
                 assert found[0].family == family
             assert len(set(found)) == len(found)
-    assert routes(parse_url(server.url.replace("127.0.0.1", "localhost").replace("[::1]", "localhost")), Transport())
 
 
 def test_transports_that_cannot_be() -> None:
@@ -536,3 +546,5 @@ def test_transports_that_cannot_be() -> None:
     for transport in (Transport(proxy="ftp://x"), Transport(unix_socket=""), Transport(proxy="x", unix_socket="y")):
         with pytest.raises(UserError, match="--"):
             routes(url, transport)
+    with pytest.raises(UserError, match="--ca-file"):
+        routes(parse_url("https://127.0.0.1:9"), Transport(ca_file="/no/such/file"))
