@@ -1,5 +1,5 @@
 # Each target does all its own set-up in .venv, from a fresh clone, with Python 3.11 or newer and the package index only.
-.PHONY: demo test test-engines check bench docs clean
+.PHONY: demo test test-engines fuzz check bench docs clean
 
 VENV ?= .venv
 export SERVETUNE_VENV := $(abspath $(VENV))
@@ -20,6 +20,10 @@ test:  ## all tests that need no extra engine, with one short real llama.cpp stu
 test-engines:  ## slow tests: real engines, large simulations
 	@scripts/make-venv.sh local,charts,dev
 	@$(BIN)/python -m pytest -m "slow or engine" --timeout 900 $(PYTEST)
+
+fuzz:  ## a million bad answers through the load client's parser (FUZZ="--seed 7": others)
+	@scripts/make-venv.sh local,charts,dev
+	@$(BIN)/python -m tests.fuzz $(FUZZ)
 
 check:  ## formatting, lint, types, layers, generated documents
 	@scripts/make-venv.sh local,charts,dev

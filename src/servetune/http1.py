@@ -160,6 +160,7 @@ class ResponseFraming:
 
     __slots__ = (
         "_parser",
+        "_whole",
         "complete",
         "head_complete",
         "headers",
@@ -174,6 +175,8 @@ class ResponseFraming:
         self.parts: list[bytes] = []
         self.on_body = self.parts.append
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._whole = 0
+        """Parts of the complete body."""
         self.headers: dict[str, str] = {}
         self.status: int | None = None
         self.head_complete = False
@@ -187,12 +190,21 @@ class ResponseFraming:
         """Take the next bytes; returns what is wrong with them, or None."""
         if self._parser is None:
             return "the server sent more bytes after the end of its answer"
+        if self.complete:
+            self.keep_alive = False
+            return None
+        problem = None
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            problem = "the server switched to another protocol"
         except httptools.HttpParserError as bad:
-            # Bytes behind a complete answer do not spoil it; the connection is not used again.
-            self.keep_alive = False
-            return None if self.complete else f"not HTTP/1.1: {bad}"
+            problem = f"not HTTP/1.1: {bad}"
+        if not self.complete:
+            return problem
+        # Bytes behind a complete answer do not spoil it; the connection is not used again.
+        self.keep_alive = self.keep_alive and problem is None
+        del self.parts[self._whole :]
         return None
 
     def end_of_file(self) -> bool:
@@ -209,13 +221,21 @@ class ResponseFraming:
 
     # Called by httptools while it parses.
 
+    def on_message_begin(self) -> None:
+        """Notice another answer behind the complete one."""
+        if self.complete:
+            self.keep_alive = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header."""
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        """Keep one header; those behind the body say nothing that is asked."""
+        if not self.head_complete:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Read the status; an interim answer (1xx) is only the first of two heads."""
         assert self._parser is not None
+        if self.complete:
+            return
         self.status = self._parser.get_status_code()
         self.head_complete = self.status >= 200
         if not self.head_complete:
@@ -225,8 +245,9 @@ class ResponseFraming:
     def on_message_complete(self) -> None:
         """Note the end of the response."""
         assert self._parser is not None
-        if self.head_complete:
+        if self.head_complete and not self.complete:
             self.complete = True
+            self._whole = len(self.parts)
             self.keep_alive = self._parser.should_keep_alive()
 
 
