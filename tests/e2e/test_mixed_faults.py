@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ FAULTY = 200
 CONCURRENCY = 64
 HEAVY = ("endless-comments", "endless-head", "status-500-flood", "huge-line", "endless-line")
 """Tens of megabytes each: once or twice is enough."""
-LIMITS = {"first_byte_timeout_s": 0.6, "idle_timeout_s": 0.6, "total_timeout_s": 1.5}
+LIMITS: dict[str, Any] = {"first_byte_timeout_s": 0.6, "idle_timeout_s": 0.6, "total_timeout_s": 1.5}
 
 
 def mix(seed: int, sound_first: int = 0) -> list[str]:

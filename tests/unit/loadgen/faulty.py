@@ -60,8 +60,7 @@ class Visit:
     async def reset(self) -> None:
         """Break the connection with a TCP reset, once what was sent has gone."""
         await asyncio.sleep(0.02)
-        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.writer.transport.abort()
+        _reset(self.writer)
 
     async def close(self) -> None:
         """Close the connection in order."""
@@ -423,8 +422,7 @@ class FaultyServer:
 
     async def _down(self) -> None:
         for writer in self._writers:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            writer.transport.abort()
+            _reset(writer)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -476,6 +474,12 @@ class FaultyServer:
         visit.name, index, *_ = body["messages"][0]["content"].split()
         visit.index = int(index)
         return True
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    if not writer.transport.is_closing():
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
 
 
 @contextmanager
