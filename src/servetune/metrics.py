@@ -167,7 +167,7 @@ def percentile_name(percentile: float) -> str:
 
 def percentile(values: Distribution, asked: float) -> float:
     """Return one percentile of a distribution; KeyError if it is neither a usual one nor was asked for."""
-    usual = {50: values.median, 90: values.p90, 95: values.p95, 99: values.p99}
+    usual: dict[float, float] = {50: values.median, 90: values.p90, 95: values.p95, 99: values.p99}
     return usual[asked] if asked in usual else values.percentiles[percentile_name(asked)]
 
 

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console  # the functions that need rich import it: `servetune bench` starts sooner
 
 Rows = Sequence[Sequence[str]]
 
 
 def stderr_console() -> Console:
     """Return the console for people; text is printed as it is, without markup."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
 def say(text: str = "", *, style: str = "") -> None:
     """Print one piece of text for people."""
+    from rich.text import Text  # noqa: PLC0415
+
     stderr_console().print(Text(text, style=style), soft_wrap=True)
 
 
@@ -40,6 +43,10 @@ def say_table(columns: Sequence[str], rows: Rows) -> None:
     if not console.is_terminal:
         say(plain_table(columns, rows))
         return
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(*columns, box=box.SIMPLE, pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))

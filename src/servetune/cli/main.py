@@ -5,7 +5,6 @@ A command's module is imported when that command runs, so that `servetune --help
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from servetune import __version__
+from servetune.cli.did_you_mean import nearest
 from servetune.errors import Interrupted, ServetuneError
 
 _INTERRUPTED = 130
@@ -78,8 +78,8 @@ class CommandTable(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that `args` begin with, or say which one was probably meant."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            hint = f'did you mean "{near[0]}"?' if near else f"commands: {', '.join(COMMANDS)}"
+            near = nearest(args[0], COMMANDS)
+            hint = f'did you mean "{near}"?' if near else f"commands: {', '.join(COMMANDS)}"
             ctx.fail(f'there is no command "{args[0]}" ({hint})')
         return super().resolve_command(ctx, args)
 

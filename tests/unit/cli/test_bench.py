@@ -9,38 +9,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+import tokenizers
 from click.testing import CliRunner, Result
+from tokenizers import decoders, models, pre_tokenizers
 
-from servetune.cli.bench import Flags, api_of, prepare, workload_of
 from servetune.cli.main import servetune
-from servetune.errors import UserError
+from servetune.engines import get
+from servetune.engines.process import free_port
 from servetune.interop.vllm_text import broken_identities, parse_block
 from servetune.loadgen.run import read_records
-from tests.unit.loadgen.scripted import GOOD, HEAD, Peer, ScriptedServer, event, good, serving, token
+from tests.unit.engines.processes import launch, mock_command, never
+from tests.unit.loadgen.scripted import DONE, GOOD, HEAD, LAST, Peer, ScriptedServer, event, good, serving, token
 
 
 def bench(server: ScriptedServer, *arguments: str) -> Result:
     """Run the command against a server, with eight short chats unless told otherwise."""
     usual = ["--base-url", server.url, "--model", "m", "--dataset-name", "chat", "--num-prompts", "8"]
     return CliRunner().invoke(servetune, ["bench", *usual, *arguments])
-
-
-def flags(**changes: Any) -> Flags:
-    """The flags of a command line with only these options."""
-    fields: dict[str, Any] = {
-        "base_url": None, "host": "127.0.0.1", "port": 8000, "backend": None, "endpoint": None, "model": None,
-        "served_model_name": None, "tokenizer": None, "dataset_name": None, "dataset_path": None,
-        "random_input_len": 64, "random_output_len": 8, "random_range_ratio": 0.0, "random_prefix_len": 0,
-        "sharegpt_output_len": None, "num_prompts": 2, "request_rate": float("inf"), "burstiness": 1.0,
-        "max_concurrency": None, "num_warmups": 1, "seed": 0, "ignore_eos": None, "header": (),
-        "definitions": "strict", "idle_timeout": 1.0, "total_timeout": 1.0, "save_result": False,
-        "result_dir": Path(), "result_filename": None, "disable_tqdm": True, "as_json": False,
-    }  # fmt: skip
-    return Flags(**{**fields, **changes})
 
 
 def test_the_text_block_on_stdout() -> None:
@@ -94,7 +83,7 @@ def test_failed_requests_are_told() -> None:
     with serving(half) as server:
         result = bench(server, "--num-warmups", "0")
     assert result.exit_code == 0
-    assert "failed request: stream-error" in result.stderr
+    assert "failed requests (kind, how many, what was said first):\n  stream-error  " in result.stderr
 
     def broken(peer: Peer, body: bytes) -> None:
         peer.send(HEAD + event({"error": f"broken {peer.number}"}))
@@ -103,7 +92,7 @@ def test_failed_requests_are_told() -> None:
     with serving(broken) as server:
         result = bench(server, "--num-warmups", "0")
     assert result.exit_code == 1
-    assert "other reasons" in result.stderr
+    assert "  stream-error  8  " in result.stderr
 
 
 def test_a_server_that_refuses_the_warmup() -> None:
@@ -170,62 +159,189 @@ def test_interrupt_shows_what_finished(tmp_path: Path) -> None:
     assert "interrupted" in stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "api"),
-    [
-        ({}, "chat"),
-        ({"backend": "openai-chat"}, "chat"),
-        ({"backend": "vllm"}, "completions"),
-        ({"endpoint": "/v1/completions"}, "completions"),
-        ({"backend": "openai", "endpoint": "/v1/chat/completions"}, "chat"),
-    ],
-)
-def test_which_api(changes: dict[str, Any], api: str) -> None:
-    """The endpoint says it, else the backend."""
-    assert api_of(flags(**changes)) == api
+def test_faults_in_json_and_what_is_no_failure() -> None:
+    """Each kind with its count and first message; answers without usage are told, and are sound."""
+
+    def script(peer: Peer, body: bytes) -> None:
+        if peer.number == 0:
+            peer.send(HEAD + token("a") + token("b") + DONE + LAST)
+        else:
+            peer.send(b"HTTP/1.1 429 Slow\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n")
+
+    with serving(script) as server:
+        result = bench(server, "--num-warmups", "0", "--max-concurrency", "2", "--json")
+    found = json.loads(result.stdout)
+    (fault,) = found["faults"]
+    assert (fault["kind"], fault["count"]) == ("rate-limited", found["summary"]["failed"])
+    assert found["answers_without_usage"] == found["summary"]["completed"] > 0
+    assert "came without the server's token count" in result.stderr
 
 
-def test_which_workload() -> None:
-    """Random where a tokenizer is at hand, as in vllm; chat needs none. Definitions choose the algorithm."""
-    assert workload_of(flags()).kind == "chat"
-    random = workload_of(flags(model="m", definitions="vllm-0.11", random_input_len=7))
-    assert (random.kind, random.params["input_len"], random.params["algorithm"]) == ("random", 7, "vllm-0.11")
-    recorded = workload_of(flags(dataset_name="sharegpt", dataset_path="f.json"))
-    assert recorded.params == {"path": "f.json", "algorithm": "vllm-0.33"}
+def test_a_load_that_fails_too_often_ends_early() -> None:
+    """At the declared error rate."""
+    with serving(lambda peer, _: peer.send(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")) as server:
+        options = ["--num-prompts", "400", "--max-concurrency", "2", "--max-error-rate", "0.5", "--num-warmups", "0"]
+        result = bench(server, *options)
+    assert result.exit_code == 1
+    assert "ended early: " in result.stderr
 
 
-def test_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name, key, headers, load and body rules."""
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    job, _ = prepare(
-        flags(dataset_name="chat", model="path", served_model_name="name", header=("A = b",), request_rate=3.0)
+def test_the_key_is_sent_and_never_shown(tmp_path: Path) -> None:
+    """From a file; neither output nor saved figures hold it."""
+    key = "sk-4711-not-to-be-seen"
+    (tmp_path / "key").write_text(f"{key}\n")
+    with serving(good) as server:
+        options = ["--api-key-file", str(tmp_path / "key"), "--header", f"X-Key={key}", "--save-result"]
+        result = bench(server, *options, "--result-dir", str(tmp_path / "out"))
+        json_result = bench(server, *options, "--json", "--result-dir", str(tmp_path / "out"))
+    assert (result.exit_code, json_result.exit_code) == (0, 0)
+    assert all(f"Authorization: Bearer {key}".encode() in head for head in server.heads)
+    shown = result.output + json_result.output
+    saved = b"".join(path.read_bytes() for path in (tmp_path / "out").iterdir())
+    assert (key not in shown, key.encode() not in saved) == (True, True)
+
+
+def test_whole_answers() -> None:
+    """Without a stream: asked for so, measured so, and said."""
+    answer = (
+        b'{"choices": [{"message": {"content": "a b"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}'
     )
-    assert (job.rules.model, job.load.request_rate, job.rules.ignore_eos) == ("name", 3.0, True)
-    assert job.headers == {"Authorization": "Bearer k", "A": "b"}
-    assert (len(job.requests), len(job.warmup), job.url) == (2, 1, "http://127.0.0.1:8000")
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    with serving(lambda peer, _: peer.send(head + answer)) as server:
+        result = bench(server, "--no-stream")
+    found = parse_block(result.stdout)
+    assert found is not None
+    assert (found.completed, found.total_output_tokens) == (8, 16)
+    assert all(json.loads(body)["stream"] is False for body in server.bodies)
+    assert "note: --no-stream" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"definitions": "strict"}, True),
-        ({"definitions": "vllm-0.11"}, False),
-        ({"definitions": "vllm-0.33"}, False),
-        ({"definitions": "vllm-0.11", "ignore_eos": True}, True),
-        ({"definitions": "strict", "ignore_eos": False}, False),
-    ],
-)
-def test_ignore_eos_by_definitions(changes: dict[str, Any], expected: bool) -> None:
-    """The user's word wins."""
-    job, _ = prepare(flags(dataset_name="chat", model="m", **changes))
-    assert job.rules.ignore_eos is expected
+# --------------------------------------------------------------------------- lines pasted from vllm's users
 
 
-def test_mistakes_of_the_user() -> None:
-    """A header without a sign, a data set without a tokenizer."""
-    with pytest.raises(UserError, match="KEY=VALUE"):
-        prepare(flags(dataset_name="chat", model="m", header=("oops",)))
-    with pytest.raises(UserError, match="--tokenizer"):
-        prepare(flags(dataset_name="random"))
-    result = CliRunner().invoke(servetune, ["bench", "--num-promts", "3"])
-    assert (result.exit_code, "--num-prompts" in result.stderr) == (2, True)
+@pytest.fixture(scope="module")
+def mock_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A real serving process with the API of vllm."""
+    port = free_port()
+    server = launch(mock_command(port, "", speed=50.0), tmp_path_factory.mktemp("mock"), port)
+    try:
+        server.wait_ready(get("mock"), 20, never)
+        yield port
+    finally:
+        server.stop(1.0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level tokenizer of 256 tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def pasted(line: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run what a user pastes behind `servetune` in a shell, as the shell gives it to us."""
+    command = f"{sys.executable} -m servetune.cli.main {line} {' '.join(more)}"
+    return subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_usual_line_of_vllm(mock_port: int, tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Several lines, values behind one flag, detailed results: all as vllm's users write it."""
+    done = pasted(f"""bench \\
+        --backend vllm \\
+        --model mock \\
+        --tokenizer {tokenizer_folder} --trust-remote-code \\
+        --endpoint /v1/completions \\
+        --host 127.0.0.1 --port {mock_port} \\
+        --dataset-name random \\
+        --random-input-len 16 --random-output-len=4 \\
+        --num_prompts 12 \\
+        --request-rate 200 --burstiness 0.5 --max-concurrency 6 --seed 42 \\
+        --goodput ttft:60000 tpot:60000 e2el:60000 \\
+        --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 25,50,99.9 \\
+        --metadata version=1.2 tp=1 \\
+        --header X-Tenant=a X-Other=b \\
+        --temperature 0.5 --top-p 0.9 --extra-body '{{"min_tokens": 1}}' \\
+        --num-warmups 2 --ready-check-timeout-sec 10 --disable-tqdm \\
+        --save-result --save-detailed --result-dir {tmp_path} --result-filename r.json""")
+    assert done.returncode == 0, done.stderr
+    found = parse_block(done.stdout)
+    assert found is not None
+    assert (found.completed, found.failed, found.max_concurrency, found.request_rate) == (12, 0, 6, 200.0)
+    assert found.request_goodput == found.request_throughput
+    assert set(found.latency_ms) == {"ttft", "tpot", "itl", "e2el"}
+    assert set(found.latency_ms["ttft"]) == {"mean", "median", "p25", "p50", "p99.9"}
+    assert "note: --trust-remote-code is left out" in done.stderr
+    saved = json.loads((tmp_path / "r.json").read_text())
+    assert (saved["backend"], saved["version"], saved["tp"], saved["request_rate"]) == ("vllm", "1.2", "1", 200.0)
+    assert {"p25_ttft_ms", "p99.9_e2el_ms", "request_goodput"} <= saved.keys()
+    assert (len(saved["input_lens"]), sum(saved["input_lens"])) == (12, saved["total_input_tokens"])
+    assert (saved["output_lens"], saved["errors"]) == ([4] * 12, [""] * 12)
+    assert all(saved["generated_texts"])
+    sums = [ttft + sum(gaps) for ttft, gaps in zip(saved["ttfts"], saved["itls"], strict=True)]
+    assert sums == pytest.approx(saved["latencies"])
+    assert saved["start_times"] == sorted(saved["start_times"])
+
+
+def test_a_ramp_of_vllm(mock_port: int, tmp_path: Path) -> None:
+    """The rate rises; the file has vllm's name and keys, and further runs are added to it."""
+    line = f"""bench --backend openai-chat --base-url http://127.0.0.1:{mock_port} --model mock --dataset-name chat \
+        --num-prompts 20 --output-len 4 --ramp-up-strategy exponential --ramp-up-start-rps 50 \
+        --ramp-up-end-rps 400 --burstiness inf --append-result --result-dir {tmp_path} --label test"""
+    done = pasted(line)
+    assert done.returncode == 0, done.stderr
+    assert "Request rate ramp-up (RPS):              50.00 to 400.00, exponential" in done.stdout
+    (path,) = tmp_path.glob("*.json")
+    assert path.name.startswith("test-ramp-up-exponential-50qps-400qps-mock-")
+    again = pasted(line, f"--result-filename {path.name}")
+    assert again.returncode == 0, again.stderr
+    runs = [json.loads(text) for text in path.read_text().splitlines()]
+    assert [run["ramp_up_strategy"] for run in runs] == ["exponential", "exponential"]
+    assert [run["label"] for run in runs] == ["test", "test"]
+
+
+def test_definitions_and_a_server_that_is_named_by_its_url(mock_port: int) -> None:
+    """The lines of vllm 0.33, latencies on request, JSON."""
+    base = f"bench --base-url http://127.0.0.1:{mock_port}/v1 --backend openai-chat --dataset-name chat --num-prompts 4"
+    old = pasted(f"{base} --output-len 4 --definitions vllm-0.33 --percentile-metrics e2el")
+    found = parse_block(old.stdout)
+    assert found is not None
+    assert (found.definitions, set(found.latency_ms)) == (None, {"e2el"})
+    ours = pasted(f"{base} --output-len 4 --percentile-metrics ttfot,e2el_including_client_queue,icl")
+    found = parse_block(ours.stdout)
+    assert found is not None
+    assert (set(found.latency_ms), found.other) == ({"ttfot", "schedule_e2el", "icl"}, ())
+
+
+def test_the_progress_of_a_terminal(mock_port: int) -> None:
+    """One line that is written over, and is gone in the end."""
+    line = (
+        f"bench --port {mock_port} --num-prompts 30 --output-len 30 --request-rate 60 --model mock --dataset-name chat"
+    )
+    argv = [sys.executable, "-m", "servetune.cli.main", *line.split()]
+    shown = in_a_terminal(argv)
+    assert "warming up" in shown
+    assert "/30 requests, " in shown
+    assert " tokens/s, 0:00" in shown
+
+
+def in_a_terminal(argv: list[str]) -> str:
+    """Run a command whose stderr is a terminal; returns what it wrote there."""
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while data := os.read(ours, 4096):
+                shown += data
+        except OSError:  # what Linux says when the other side has gone
+            pass
+        finally:
+            os.close(ours)
+        assert process.wait(30) == 0
+    return shown.decode()
