@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from servetune.metrics import LATENCIES, METRICS, PROFILES, distribution, summarize, value
+from servetune.metrics import (
+    LATENCIES,
+    METRICS,
+    PROFILES,
+    distribution,
+    faults,
+    percentile,
+    percentile_name,
+    summarize,
+    timed,
+    value,
+)
 from servetune.records import (
     EVENT_CHOICES,
     EVENT_CONTENT,
@@ -18,6 +29,7 @@ from servetune.records import (
     EVENT_ROLE,
     EVENT_USAGE,
     ClientFacts,
+    Fault,
     RequestError,
     RequestErrorKind,
     RequestRecord,
@@ -324,3 +336,50 @@ def test_the_direction_of_each_metric() -> None:
         for name in METRICS
     )
     assert {f"{statistic}_{latency}_ms" for statistic in ("mean", "p99") for latency in LATENCIES} <= METRICS.keys()
+
+
+def test_goodput_counts_the_requests_within_all_limits() -> None:
+    """A limit is kept at its very value; a request of one token has no TPOT to break one; failures are not good."""
+    single = request([(100, TEXT)], usage_output_tokens=1)
+    records = [CHAT, single, failure("reset", [(1, TEXT)])]
+
+    def goodput(definitions: str = "strict", **limits: float) -> float | None:
+        return summarize(records, facts(duration_ms=2000), definitions, goodput=limits).goodput
+
+    assert goodput() is None
+    assert goodput("vllm-0.33", ttft=100.0) == 1.0
+    assert goodput("vllm-0.33", ttft=99.9) == 0.0
+    assert goodput("vllm-0.33", ttft=100.0, tpot=19.9) == 0.5
+    assert goodput("vllm-0.33", e2el=130.0) == 0.5
+    assert goodput("strict", ttft=100.0, tpot=20.0) == pytest.approx(2 / 0.14)
+
+
+def test_percentiles_on_request() -> None:
+    """Beside the usual ones; a distribution without them says so by KeyError."""
+    values = distribution(list(range(101)), (25.0, 99.9))
+    assert values.percentiles == {"25": 25.0, "99.9": pytest.approx(99.9)}
+    assert [percentile(values, asked) for asked in (25.0, 50.0, 90.0, 95.0, 99.0)] == [25.0, 50.0, 90.0, 95.0, 99.0]
+    assert [percentile_name(asked) for asked in (5.0, 99.99)] == ["5", "99.99"]
+    with pytest.raises(KeyError):
+        percentile(values, 10.0)
+    summary = summarize([CHAT], facts(), "strict", percentiles=(10.0,))
+    assert summary.latency["ttft"].percentiles == {"10": 100.0}
+
+
+def test_faults_are_counted_by_kind_with_the_first_message() -> None:
+    """The most frequent first."""
+
+    def failed(kind: RequestErrorKind, message: str) -> RequestRecord:
+        return request([], error=RequestError(kind=kind, message=message))
+
+    records = [failed("dns", "a"), failed("reset", "b"), CHAT, failed("reset", "c")]
+    assert faults(records) == (Fault(kind="reset", count=2, first="b"), Fault(kind="dns", count=1, first="a"))
+    assert faults([CHAT]) == ()
+
+
+def test_the_timing_of_each_record() -> None:
+    """None for one that failed, in the order of the records."""
+    first, second = timed([failure("reset", []), CHAT], facts(), "strict")
+    assert first is None
+    assert second is not None
+    assert (second.output_tokens, second.latency_ms["ttft"]) == (3, (100.0,))

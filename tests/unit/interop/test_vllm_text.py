@@ -139,3 +139,14 @@ def test_rounding_of_a_short_duration_is_allowed_for() -> None:
     """0.01 s may have been 0.0051 or 0.0149 s."""
     assert broken_identities(ParsedBlock(completed=1, request_throughput=190.0, duration_s=0.01)) == []
     assert broken_identities(ParsedBlock(completed=1, request_throughput=300.0, duration_s=0.01))
+
+
+def test_goodput_and_our_own_latencies() -> None:
+    """All sections that servetune prints are read back."""
+    found = parse_block(
+        "== Serving Benchmark Result ==\nRequest goodput (req/s): 4.50\nP99.9 Schedule E2EL (ms): 7.00\n"
+        "Mean TTFOT (ms): 1.00\nMean ICL (ms): 2.00\n====="
+    )
+    assert found is not None
+    assert (found.request_goodput, found.other) == (4.5, ())
+    assert found.latency_ms == {"schedule_e2el": {"p99.9": 7.0}, "ttfot": {"mean": 1.0}, "icl": {"mean": 2.0}}

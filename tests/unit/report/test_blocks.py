@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from servetune.metrics import distribution
-from servetune.records import Load, Summary
+from servetune.records import Load, RampUp, Summary
 from servetune.report.blocks import block
 
 SUMMARY = Summary(
@@ -87,3 +87,36 @@ def test_latencies_without_a_value() -> None:
     strict = block(msgspec.structs.replace(empty, definitions="strict"), Load())
     assert "TTFT" not in strict
     assert "Peak concurrent requests:                0.00" in strict
+
+
+def test_other_latencies_and_percentiles() -> None:
+    """In the order asked for; percentiles that a distribution was made with."""
+    latency = {**SUMMARY.latency, "ttft": distribution([0.0, 100.0], (25.0, 99.9))}
+    strict = msgspec.structs.replace(SUMMARY, definitions="strict", latency=latency)
+    lines = block(strict, Load(), latencies=("icl", "ttft"), percentiles=(25.0, 90.0, 99.9)).splitlines()
+    assert lines[-7:] == [
+        "---------------Time to First Token----------------",
+        "Mean TTFT (ms):                          50.00",
+        "Median TTFT (ms):                        50.00",
+        "P25 TTFT (ms):                           25.00",
+        "P90 TTFT (ms):                           90.00",
+        "P99.9 TTFT (ms):                         99.90",
+        "==================================================",
+    ]
+    assert "ICL" not in "".join(lines)
+    old = block(msgspec.structs.replace(SUMMARY, latency={}), Load(), latencies=("e2el",), percentiles=(12.5,))
+    assert old.splitlines()[-2] == "P12.5 E2EL (ms):                         0.00"
+
+
+def test_goodput_stands_behind_the_request_throughput() -> None:
+    """Only where limits were asked for."""
+    lines = block(msgspec.structs.replace(SUMMARY, goodput=4.5), Load()).splitlines()
+    assert lines[6] == "Request goodput (req/s):                 4.50"
+
+
+def test_a_ramp_is_named_by_strict() -> None:
+    """Vllm prints no rate then."""
+    load = Load(ramp_up=RampUp(strategy="linear", start_rps=1, end_rps=10))
+    assert "ramp" not in block(SUMMARY, load)
+    strict = block(msgspec.structs.replace(SUMMARY, definitions="strict"), load)
+    assert "Request rate ramp-up (RPS):              1.00 to 10.00, linear" in strict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from servetune import workloads
@@ -59,6 +60,44 @@ def test_lengths_become_exact_by_corrections() -> None:
     assert {request.prompt_tokens for request in newer} == {25}
     assert {request.prompt_tokens for request in older} == {25}
     assert all(len(Merging().encode(request.prompt)) == 25 for request in newer)
+
+
+def one_by_one(tokenizer: Tokenizer, seed: int, count: int, length: int) -> list[str]:
+    """The prompts of 0.33 in the words of its description: each is settled before the next one is begun."""
+    draw = np.random.default_rng(seed)
+    size = tokenizer.base_vocab_size
+    draw.integers(length, length + 1, size=count)
+    draw.integers(128, 129, size=count)
+    offsets = draw.integers(0, size, size=count)
+    prompts = []
+    for index in range(count):
+        numbers = [(int(offsets[index]) + index + step) % size for step in range(length)]
+        for left in range(10, -1, -1):
+            prompt = tokenizer.decode(numbers)
+            numbers = tokenizer.encode(prompt)
+            if len(numbers) == length or left == 0:
+                break
+            if len(numbers) < length:
+                numbers += draw.integers(0, size, size=length - len(numbers)).tolist()
+            numbers = numbers[:length]
+        prompts.append(prompt)
+    return prompts
+
+
+class Uneven(Merging):
+    """Some prompts grow, some shrink: every multiple of ten becomes two ids, every multiple of seven is lost."""
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
+        """Lengths change at each round trip."""
+        return [number for number in super().encode(text) if number % 7]
+
+
+@pytest.mark.parametrize("tokenizer", [Merging(), Uneven(), Uneven(size=37)])
+def test_many_at_a_time_are_as_one_by_one(tokenizer: Tokenizer) -> None:
+    """The draws of one prompt's correction come before those of the next, however the prompts are batched."""
+    for count, length in ((40, 12), (50, 3000)):
+        found = made(tokenizer, count=count, seed=5, input_len=length, output_len=128)
+        assert [request.prompt for request in found] == one_by_one(tokenizer, 5, count, length)
 
 
 class Shrinking(WordIds):
