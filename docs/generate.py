@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from servetune import workloads
+from servetune.cli.bench_paste import FOREIGN
 from servetune.cli.engines import domain
 from servetune.cli.main import COMMANDS, EXIT_CODES, servetune
 from servetune.records import OptionSpec
@@ -104,7 +105,20 @@ def cli_page() -> str:
         command = servetune.get_command(group, name)
         assert command is not None
         parts.append(help_section(name, command, group))
+        if name == "bench":
+            parts.append(foreign_flags())
     return "\n".join(parts)
+
+
+def foreign_flags() -> str:
+    """Return what becomes of the flags of `vllm bench serve` that are not offered."""
+    rows = [(f"`{name}`", "refused" if flag.refused else "left out", flag.why) for name, flag in FOREIGN.items()]
+    text = (
+        "All other flags of `vllm bench serve` are taken as they are pasted; `--no-stream` alone means another thing here"
+        " (whole answers). Those that would change the load or the figures are refused with the reason. The rest, and"
+        " the flags of datasets that are not offered, are left out, and the command says so.\n"
+    )
+    return f"{text}\n{markdown_table(('flag of vllm', 'here', 'why'), rows)}"
 
 
 def help_section(name: str, command: click.Command, parent: click.Context | None) -> str:
