@@ -115,8 +115,8 @@ def foreign_flags() -> str:
     rows = [(f"`{name}`", "refused" if flag.refused else "left out", flag.why) for name, flag in FOREIGN.items()]
     text = (
         "All other flags of `vllm bench serve` are taken as they are pasted; `--no-stream` alone means another thing"
-        " here (whole answers). Those that would change the load or the figures are refused with the reason. The rest, and"
-        " the flags of datasets that are not offered, are left out, and the command says so.\n"
+        " here (whole answers). Those that would change the load or the figures are refused with the reason."
+        " The rest, and the flags of datasets that are not offered, are left out, and the command says so.\n"
     )
     return f"{text}\n{markdown_table(('flag of vllm', 'here', 'why'), rows)}"
 
