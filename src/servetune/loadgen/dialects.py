@@ -5,6 +5,7 @@ Values in, values out. Knows JSON messages; knows nothing of event streams, sock
 
 from __future__ import annotations
 
+import codecs
 import re
 from itertools import accumulate, pairwise
 from typing import Any
@@ -28,6 +29,7 @@ from servetune.records import (
 )
 
 _LONGEST_QUOTE_BYTES = 1024
+_CHECKED_BYTES = 8192
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ESCAPE = re.compile(
     rb"\\(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL
@@ -354,8 +356,13 @@ def is_utf8(data: bytes) -> bool:
     """Tell whether `data` is valid UTF-8."""
     if data.isascii():
         return True
+    view = memoryview(data)
+    at = 0
     try:
-        data.decode()
+        # Piece by piece, since a string takes up to four times as much memory as its bytes.
+        while at < len(data):
+            is_last = at + _CHECKED_BYTES >= len(data)
+            at += codecs.utf_8_decode(view[at : at + _CHECKED_BYTES], "strict", is_last)[1]
     except UnicodeDecodeError:
         return False
     return True

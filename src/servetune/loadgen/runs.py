@@ -14,8 +14,8 @@ import msgspec
 from servetune.loadgen.dialects import ChunkReader
 from servetune.records import EVENT_CHOICES, EVENT_OUTPUT, EVENT_ROLE
 
-LONGEST = 1024
-"""Messages of one run."""
+LONGEST = 64
+"""Messages that are read together, so that little of a body is in memory once more."""
 SHORTEST = 4
 """Fewer messages are read one by one."""
 _STAYS_SINGLE = 8
@@ -73,7 +73,10 @@ class RunFinder:
         self._body = body
         self._pieces = pieces
         self._tail = tail
+        self._lines = tail.count(b"\n")
         self._glue = glue
+        self._known: Frame | None = None
+        """Frame of the last run."""
         self._most = LONGEST
         self._wait = 1
         self._at = 0
@@ -115,15 +118,19 @@ class RunFinder:
     def _frame(self, at: int) -> Frame | None:
         """Return the frame that piece `at` and the two behind it have in common."""
         pieces = self._pieces
-        piece = pieces[at]
-        if not piece.startswith(b"data:") or piece.count(b"\n") != self._tail.count(b"\n"):
+        piece, *next_ones = pieces[at : at + 3]
+        known = self._known
+        if known is not None and known.fits(piece) and all(map(known.fits, next_ones)):
+            return known
+        if not (piece.startswith(b"data:") and piece.endswith(self._tail) and piece.count(b"\n") == self._lines):
             return None
         data_at = 6 if piece.startswith(b"data: ") else 5
         for found in _TEXT.finditer(piece):
             begin, end = found.span(1)
             frame = Frame(piece[:begin], piece[end:])
-            if frame.fits(pieces[at + 1]) and frame.fits(pieces[at + 2]) and piece.endswith(self._tail):
-                return frame if frame.learn(data_at, len(self._tail)) else None
+            if all(map(frame.fits, next_ones)):
+                self._known = frame if frame.learn(data_at, len(self._tail)) else None
+                return self._known
         return None
 
     def _texts(self, frame: Frame) -> list[bytes]:
@@ -133,7 +140,8 @@ class RunFinder:
         begin, end = len(frame.before), -len(frame.behind)
         texts = [piece[begin:end] for piece in pieces[at:stop]]
         between = frame.behind + self._glue + frame.before
-        if self._body.startswith(frame.before + between.join(texts) + frame.behind, self._offset):
+        # The first piece begins and the last one ends as the frame does; this is all between.
+        if self._body.startswith(between.join(texts), self._offset + begin):
             self._most = min(LONGEST, 2 * self._most)
             return texts
         taken = next(number for number in range(at, stop) if not frame.fits(pieces[number])) - at

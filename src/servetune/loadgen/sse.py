@@ -84,7 +84,7 @@ def decode(
         if ends is not None:
             return _stream(reader, *_reads(ends, read_ends), keep_text=keep_text)
     reader = GeneratedReader() if api == "generate" else ChunkReader()
-    ends = _take_body(reader, body)
+    ends = _take_body(reader, body, at_once=len(read_ends) == 1)
     arrived = list(accumulate(map(len, parts), initial=0))
     return _stream(reader, *_reads(ends, [arrived[end] for end in read_ends]), keep_text=keep_text)
 
@@ -158,8 +158,8 @@ def _take_parts(reader: Reader, body: bytes, parts: Sequence[bytes]) -> list[int
     return ends
 
 
-def _take_body(reader: Reader, body: bytes) -> list[int]:
-    """Read any body; returns the offset right after each event."""
+def _take_body(reader: Reader, body: bytes, *, at_once: bool) -> list[int]:
+    """Read any body; returns the offset right after each event, or that of the end for all that came in one read."""
     begin = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
     text = body[begin:] if begin else body
     glue = _event_end(text)
@@ -171,6 +171,8 @@ def _take_body(reader: Reader, body: bytes) -> list[int]:
     pieces = _pieces(text, glue)
     silent = _take_pieces(reader, text, pieces, b"", glue)
     assert silent is not None
+    if at_once:
+        return [len(body)] * (len(pieces) - len(silent))
     ends = list(accumulate([len(piece) + len(glue) for piece in pieces], initial=begin))[1:]
     ends[-1] = len(body)
     for piece in reversed(silent):
