@@ -28,6 +28,7 @@ _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 _READ_BYTES = 32 * 1024
 _ANCILLARY_BYTES = 64
+_MOST_READS_IN_TURN = 4
 _SHORT_BYTES = 8
 _END = b"\r\n\r\n"
 """Every chunked answer ends so; most parts of it do not."""
@@ -59,7 +60,8 @@ class Client:
         self._schedule = share.supply if isinstance(share.supply, Schedule) and job.has_rate else None
         self._wires = wires
         self._ended = ended
-        self._pool = Pool(loop, job.route, context, self._handler)
+        self._connect_timeout_s = min(CONNECT_TIMEOUT_S, job.total_timeout_s)
+        self._pool = Pool(loop, job.route, context, self._handler, self._connect_timeout_s)
         self._due: deque[Exchange] = deque()
         self._active: set[Exchange] = set()
         self._retrying: set[Exchange] = set()
@@ -87,7 +89,7 @@ class Client:
             return
         for _ in range(self._to_open):
             self._pool.open(self._opened_ahead)
-        timer = self._loop.later(int(CONNECT_TIMEOUT_S * _NS_PER_S), self._connected_enough)
+        timer = self._loop.later(int(self._connect_timeout_s * _NS_PER_S), self._connected_enough)
         while self._to_open and not self._is_over:
             self._loop.run()
         timer.cancel()
@@ -283,7 +285,7 @@ class Client:
         if exchange is None:
             self._pump()
             return
-        if not exchange.answered and exchange.retries == 0 and stale:
+        if not exchange.answered and exchange.retries == 0 and stale and exchange.error is None:
             self._active.discard(exchange)
             self._retrying.add(exchange)
             self.retried += 1
@@ -392,13 +394,17 @@ class Client:
         return read
 
     def _ready(self, connection: Connection, mask: int) -> None:
-        """Serve a connection in any case: read until nothing is left, and write what waits."""
+        """Serve a connection in any case: write what waits, and read, but not so much that others wait long."""
         exchange: Exchange | None = connection.user
         connection.is_ending = connection.is_ending or bool(mask & ~(READ | WRITE))
         if mask & WRITE and exchange is not None and connection.blocked:
             self._send(exchange, connection)
-        while self._read_once(connection):
-            pass
+        for _ in range(_MOST_READS_IN_TURN):
+            if not self._read_once(connection):
+                return
+        # What is left is reported anew.
+        if not connection.is_closed:
+            self._loop.change(connection.fileno, READ | WRITE if connection.blocked else READ)
 
     def _read_once(self, connection: Connection) -> bool:
         """Read what is there; False: nothing more is, for now or for ever."""
@@ -424,6 +430,9 @@ class Client:
             exchange.reads.append((data, mark, self._loop.polled_ns[0]))
             self._look(connection, exchange)
         if connection.stream is not None and connection.stream.ended:
+            current: Exchange | None = connection.user
+            if current is not None and connection.stream.problem:
+                current.fail("tls", connection.stream.problem)
             self._broken(connection, "")
             return False
         return True
@@ -476,6 +485,7 @@ class Client:
         limits = [job.idle_timeout_s, job.total_timeout_s, job.first_byte_timeout_s or job.total_timeout_s]
         self._watch = self._loop.later(int(min(0.25, min(limits) / 4) * _NS_PER_S), self._look_for_silence)
         now = time.monotonic_ns()
+        oldest_ns = now - int(job.total_timeout_s * _NS_PER_S)
         again_ns = now + min(_DONE_GRACE_NS, int(min(limits) / 4 * _NS_PER_S))
         quiet = []
         for exchange in self._active:
@@ -484,7 +494,7 @@ class Client:
                 exchange.heard_reads = reads
                 exchange.heard_ns = self._heard_ns = now
                 exchange.look_again_ns = again_ns
-                if exchange.needs_look:
+                if exchange.needs_look or exchange.started_ns < oldest_ns:
                     quiet.append(exchange)
             elif now >= exchange.look_again_ns:
                 exchange.look_again_ns = again_ns

@@ -76,12 +76,18 @@ class Pool:
     """
 
     def __init__(
-        self, loop: Loop, route: Route, context: SSLContext | None, serve: Callable[[Connection], Handler]
+        self,
+        loop: Loop,
+        route: Route,
+        context: SSLContext | None,
+        serve: Callable[[Connection], Handler],
+        timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self._loop = loop
         self._route = route
         self._context = context
         self._serve = serve
+        self._timeout_s = timeout_s
         self._queue: deque[Opened] = deque()
         self._pending: dict[socket.socket, Timer] = {}
         self._open: set[Connection] = set()
@@ -142,9 +148,10 @@ class Pool:
         except OSError as problem:
             self._refused(opened, _connect_error(problem.errno or 0, problem.strerror or str(problem)))
             return
-        until = time.monotonic() + CONNECT_TIMEOUT_S
+        until = time.monotonic() + self._timeout_s
+        too_late = RequestError(kind="connect-timeout", message=f"no connection within {self._timeout_s:g} s")
         self._pending[pending] = self._loop.later(
-            int(CONNECT_TIMEOUT_S * _NS_PER_S), lambda: self._fail(pending, opened, _connect_error(errno.ETIMEDOUT))
+            int(self._timeout_s * _NS_PER_S), lambda: self._fail(pending, opened, too_late)
         )
         self._connect(pending, opened, until)
 
@@ -230,6 +237,8 @@ class Pool:
 
     def _refused(self, opened: Opened, error: RequestError) -> None:
         self._loop.soon(self._connect_next)
+        if self._route.connect_request and error.kind.startswith("connect"):
+            error = RequestError(kind="proxy", message=f"no connection to the proxy: {error.message}")
         opened(None, error)
 
 
@@ -238,7 +247,7 @@ def _connect_error(code: int, message: str = "") -> RequestError:
     if code == errno.ECONNREFUSED:
         return RequestError(kind="connect-refused", message=words)
     if code == errno.ETIMEDOUT:
-        return RequestError(kind="connect-timeout", message=f"no connection within {CONNECT_TIMEOUT_S:g} s")
+        return RequestError(kind="connect-timeout", message=words)
     return RequestError(kind="connect", message=words)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from abc import ABC, abstractmethod
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -109,7 +110,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_generated = msgspec.json.Decoder(_Generated).decode
 
 
-class Reader:
+class Reader(ABC):
     """Sums up the messages of one answer; each gives one entry of `flags`."""
 
     def __init__(self) -> None:
@@ -123,9 +124,9 @@ class Reader:
         self.problem = ""
         self.fault: RequestErrorKind | None = None
 
+    @abstractmethod
     def take(self, data: bytes) -> None:
         """Read the next message."""
-        raise NotImplementedError
 
     def refuse(self, data: bytes, fault: RequestErrorKind, why: str) -> None:
         """Note a message that cannot be read."""
@@ -325,7 +326,8 @@ class GeneratedReader(Reader):
             known = max(known, tokens or 0)
             if len(text) > (len(before) if cumulative else 0):
                 self.flags[at] |= EVENT_CONTENT
-            elif is_new and not self.flags[at] & EVENT_FINISH:
+            elif is_new and (not self.flags[at] & EVENT_FINISH or (tokens and len(self.texts) == 1)):
+                # An empty text that ends the answer announces the end, unless it is all of the answer.
                 self.flags[at] |= EVENT_EMPTY
             before = text
         if cumulative:
@@ -343,7 +345,8 @@ class GeneratedReader(Reader):
         if len(texts) < 2:
             return False
         if self._last_ids.startswith(b"[") and self.output_tokens:
-            return self._last_ids.count(b",") + 1 >= self.output_tokens
+            ids = self._last_ids.strip(b"[] ")
+            return bool(ids) and ids.count(b",") + 1 >= self.output_tokens
         grows = [later.startswith(earlier) for earlier, later in pairwise(texts)]
         if len(texts) > 2:
             # The last text may lack a stop string that the one before still had.

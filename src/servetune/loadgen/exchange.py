@@ -7,6 +7,7 @@ is decoded by `record` after that.
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Literal
 
 from servetune.http1 import ResponseFraming
@@ -16,6 +17,7 @@ from servetune.loadgen.sse import Stream, decode
 from servetune.records import (
     EVENT_DONE,
     EVENT_FINISH,
+    EVENT_INVALID,
     EVENT_OUTPUT,
     RequestError,
     RequestErrorKind,
@@ -29,12 +31,15 @@ BIG_BYTES = 16 * 1024
 """A larger read is looked at when it comes."""
 _LONGEST_MESSAGE_BYTES = 1024
 _LONGEST_LINE_BYTES = 1024 * 1024
-_LONGEST_ANSWER_BYTES = 64 * 1024 * 1024
+_LONGEST_ANSWER_BYTES = 8 * 1024 * 1024
+_LONGEST_EVENT_BYTES = 16 * 1024
 _FEWEST_EVENTS = 64
 _BYTES_PER_READ = 200
 _EVENT = b"data:"
 _LAST_EVENT = b"data: [DONE]"
 _FAULTS_IN_SPITE_OF_DONE = ("protocol", "overrun", "oversize")
+_FAR_TOO_LONG = ("overrun", "oversize")
+_BYTES_OF_TOO_LONG = 128 * 1024
 _DONE_CHUNK = b"data: [DONE]\n\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _DONE_AND_LAST_CHUNK = _DONE_CHUNK + _LAST_CHUNK
@@ -193,8 +198,8 @@ class Exchange:
         self._look_at_bytes = self._size + _LONGEST_LINE_BYTES
         if self._events > self.most_events:
             self.fail("overrun", f"{self._events} events came for {self.request.requested_tokens} tokens asked for")
-        elif self._size > _LONGEST_ANSWER_BYTES:
-            self.fail("oversize", f"the answer is longer than {_LONGEST_ANSWER_BYTES >> 20} MiB")
+        elif self._size > (most_bytes := max(_LONGEST_ANSWER_BYTES, self.most_events * _LONGEST_EVENT_BYTES)):
+            self.fail("oversize", f"the answer is longer than {most_bytes >> 20} MiB")
         elif sum(map(len, new)) > _LONGEST_LINE_BYTES and not any(b"\n" in part for part in new):
             self.fail("oversize", f"a line of the answer is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
 
@@ -257,9 +262,14 @@ class Exchange:
         return record, stream
 
     def _decoded(self) -> Stream:
-        job = self.job
+        job, parts, read_ends = self.job, self.framing.parts, self._read_ends
+        if self.error is not None and self.error.kind in _FAR_TOO_LONG:
+            # The beginning tells what it was; all of it would hold up the answers of others.
+            sizes = list(accumulate(map(len, parts)))
+            read_ends = [end for end in read_ends if sizes[end - 1] <= _BYTES_OF_TOO_LONG]
+            parts = parts[: read_ends[-1]] if read_ends else []
         form: Literal["events", "json"] = "events" if job.stream else "json"
-        return decode(self.framing.parts, self._read_ends, keep_text=job.keep_text, form=form, api=job.api)
+        return decode(parts, read_ends, keep_text=job.keep_text, form=form, api=job.api)
 
     # ------------------------------------------------------------------ verdict
 
@@ -274,8 +284,14 @@ class Exchange:
             # All of the answer came; how the connection ended afterwards is of no matter.
             return self.error if self.error is not None and self.error.kind in _FAULTS_IN_SPITE_OF_DONE else None
         if self.error is None and stream.fault is not None:
-            return RequestError(kind=stream.fault, message=stream.problem)
+            kind = "truncated" if self._breaks_off(stream) else stream.fault
+            return RequestError(kind=kind, message=stream.problem)
         return self.error or _unfinished(seen)
+
+    def _breaks_off(self, stream: Stream) -> bool:
+        """Whether the event that could not be read is one that the end of the body cut."""
+        cut = not self.framing.parts[-1].endswith((b"\n", b"\r"))
+        return cut and bool(stream.flags[-1] & EVENT_INVALID) and stream.flags.count(stream.flags[-1]) == 1
 
     def _refusal(self) -> RequestError | None:
         framing = self.framing
