@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -61,6 +59,9 @@ def refuse_many_variants(repository: str, files: list[str]) -> None:
 
 def is_reachable() -> bool:
     """Tell whether the hub's host takes a connection now; with a proxy this cannot be seen, and the answer is True."""
+    import urllib.parse  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415  # heavy, and most tokenizers are local
+
     from huggingface_hub import constants  # noqa: PLC0415
 
     if constants.HF_HUB_OFFLINE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from servetune.errors import HostProblem, UserError
 from servetune.records import Request, WorkloadSpec
@@ -13,6 +13,9 @@ from servetune.workloads.base import Workload, digest, run_seed, warmup_seed
 from servetune.workloads.chat import Chat, practice
 from servetune.workloads.random import Random
 from servetune.workloads.sharegpt import ShareGpt
+
+if TYPE_CHECKING:
+    from importlib import metadata  # heavy, and needed for kinds of other packages only
 
 __all__ = ["KINDS", "Workload", "build", "check", "digest", "run_seed", "warmup_requests"]
 
@@ -34,6 +37,8 @@ class _Kinds(Mapping[str, Workload]):
 
 @functools.cache
 def _entry_points() -> dict[str, metadata.EntryPoint]:
+    from importlib import metadata  # noqa: PLC0415
+
     return {point.name: point for point in metadata.entry_points(group="servetune.workloads")}
 
 

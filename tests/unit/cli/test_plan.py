@@ -163,7 +163,7 @@ def _trial(number: int, wall_s: float, *durations: float) -> Trial:
     template = {"definitions": "strict", "completed": 1, "failed": 0, "latency": {}, "token_source": "usage"}
     rates = dict.fromkeys(("request_throughput", "output_throughput", "total_token_throughput"), 1.0)
     counts = {"total_input_tokens": 1, "total_output_tokens": 1, "peak_output_throughput": None, "peak_concurrency": 1}
-    client = {name: 0 for name in ClientFacts.__struct_fields__ if name not in ("stamps", "api")}
+    client = {name: 0 for name in ClientFacts.__struct_fields__ if name not in ("stamps", "api", "aborted")}
     runs = [
         {
             "workload": "chat",
