@@ -111,7 +111,7 @@ _decode_generated = msgspec.json.Decoder(_Generated).decode
 
 
 class Reader(ABC):
-    """Sums up the messages of one answer; each gives one entry of `flags`."""
+    """Sums up the messages of one answer, all valid UTF-8; each gives one entry of `flags`."""
 
     def __init__(self) -> None:
         self.flags: list[int] = []
@@ -164,10 +164,8 @@ class Reader(ABC):
             self._keep(EVENT_DONE, None)
         elif (mended := _without_lone_surrogates(data)) != data:
             self.take(mended)
-        elif is_utf8(data):
-            self.refuse(data, "invalid-json", str(bad))
         else:
-            self.refuse(data, "invalid-utf8", "not UTF-8")
+            self.refuse(data, "invalid-json", str(bad))
 
 
 class ChunkReader(Reader):

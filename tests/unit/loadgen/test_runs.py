@@ -58,3 +58,10 @@ def test_runs_longer_than_one_look() -> None:
     assert list(stream.flags) == expected
     assert stream.text == " t" * sum(flags == EVENT_CHOICES | EVENT_CONTENT for flags in expected)
     assert stream.reads == tuple(range(5000))
+
+
+def test_a_text_elsewhere_is_none_of_the_answer() -> None:
+    """Events that differ only in a field that nobody reads."""
+    events = [b'data: {"choices":[],"note":{"text":"%d"}}\n\n' % at for at in range(12)]
+    stream = decode(events, [12], keep_text=True)
+    assert (stream.flags, stream.text, stream.fault) == ((0,) * 12, "", None)

@@ -194,6 +194,39 @@ def test_events_belong_to_the_read_that_completed_them() -> None:
     assert stream.read_events == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [
+        (b"data: ", b"\n\n"),
+        (b"data:", b"\r\n\r\n"),
+        (b"data: ", b"\r\r"),
+        (b"event: message\ndata: ", b"\n\n"),
+        (b": ping\n\ndata: ", b"\n\n"),
+        (b"\ndata: ", b"\n\n"),
+    ],
+)
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
+def test_one_event_a_part_in_any_dress(begin: bytes, before: bytes, end: bytes) -> None:
+    """Each event belongs to its read, whatever stands around it; the last one may lack its end."""
+    parts = [
+        before + json.dumps({"choices": [{"text": f"é{at}"}]}, ensure_ascii=False).encode() + end for at in range(10)
+    ]
+    parts[0] = begin + parts[0]
+    for last in (parts[-1], parts[-1].rstrip(b"\r\n"), parts[-1] + b": cut"):
+        stream = decode([*parts[:-1], last], list(range(1, 11)), keep_text=True)
+        assert stream.flags == (EVENT_CHOICES | EVENT_CONTENT,) * 10
+        assert (stream.reads, stream.read_events) == (tuple(range(10)), (1,) * 10)
+        assert stream.text == "".join(f"é{at}" for at in range(10))
+        assert stream.fault is None
+
+
+def test_parts_without_an_event_belong_to_no_read() -> None:
+    """Comments that keep a connection alive."""
+    event = lines({"choices": [{"text": "a"}]})
+    stream = decode([event, b": ping\n\n", event, event, b": ping\n\n", b": ping\n\n"], [1, 2, 4, 5, 6])
+    assert (stream.reads, stream.read_events) == ((0, 2), (1, 2))
+
+
 def test_an_empty_stream() -> None:
     """No event, no token, nothing seen."""
     stream = decode([], [])
@@ -289,8 +322,19 @@ def test_native_ids_tell_whether_text_is_repeated() -> None:
     assert (same.text, same.flags) == ("x", (OUTPUT, NOTHING))
     new = decode([lines(*(generated("x", n, output_ids=[1]) for n in (1, 2)))], [1], api="generate", keep_text=True)
     assert (new.text, new.flags) == ("xx", (OUTPUT, OUTPUT))
+    ends = [generated("x", 1, output_ids=[1]), generated("", 1, {"type": "stop"}, output_ids=[])]
+    assert decode([lines(*ends)], [1], api="generate", keep_text=True).text == "x"
     bare = {"output_ids": [5], "meta_info": {"completion_tokens": 1}}
     assert decode([lines(bare)], [1], api="generate").flags == (NOTHING,)
+    counts = {"meta_info": {"completion_tokens": 1}}
+    assert decode([lines(counts)], [1], api="generate").flags == (EVENT_CHOICES | EVENT_USAGE,)
+
+
+def test_two_native_texts() -> None:
+    """The second may be the first and more, or only what is new."""
+    for second, text in (("ab", "ab"), ("b", "ab"), ("", "a")):
+        body = lines(generated("a", 1), generated(second, 2))
+        assert decode([body], [1], api="generate", keep_text=True).text == text
 
 
 @pytest.mark.parametrize(
@@ -319,3 +363,6 @@ def test_a_whole_native_answer() -> None:
     body = json.dumps(generated("Hi", 2, {"type": "stop"})).encode()
     stream = decode([body], [1], api="generate", form="json", keep_text=True)
     assert (stream.flags, stream.tokens, stream.text) == ((OUTPUT | EVENT_FINISH,), (2,), "Hi")
+    for count, flags in ((1, NOTHING | EVENT_FINISH), (0, EVENT_CHOICES | EVENT_USAGE | EVENT_FINISH)):
+        body = json.dumps(generated("", count, {"type": "stop"})).encode()
+        assert decode([body], [1], api="generate", form="json").flags == (flags,)
