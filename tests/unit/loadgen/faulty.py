@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
-from servetune.records import Request, RequestErrorKind
+from servetune.records import ClientFacts, Request, RequestErrorKind, RequestRecord
 from tests.unit.loadgen.scripted import DONE, HEAD, LAST, chunk, event, token, usage
 
 SOUND = "sound"
@@ -27,6 +28,7 @@ TOKENS = 8
 GAP_S = 0.01
 """Between two tokens of a sound answer."""
 _LENGTH = re.compile(rb"content-length: (\d+)")
+_TOLERANCE_NS = 1_000_000
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -416,11 +418,13 @@ class FaultyServer:
         asyncio.run_coroutine_threadsafe(what, self._loop).result(5)
 
     async def _up(self) -> None:
-        listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
-        listener.setblocking(False)
-        self._start(self._accept(listener))
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
 
     async def _down(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
         for writer in self._writers:
             _reset(writer)
         tasks = list(self._tasks)
@@ -428,22 +432,21 @@ class FaultyServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, what: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(what)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                task = self._loop.create_task(self._serve(connection, self.connections))
+                self.connections += 1
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._ended, connection))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failures.append(failure)
-
-    async def _accept(self, listener: socket.socket) -> None:
-        with listener:
-            while True:
-                connection, _ = await self._loop.sock_accept(listener)
-                self._start(self._serve(connection, self.connections))
-                self.connections += 1
 
     async def _serve(self, connection: socket.socket, number: int) -> None:
         streams = await asyncio.open_connection(sock=connection)
@@ -474,6 +477,23 @@ class FaultyServer:
         visit.name, index, *_ = body["messages"][0]["content"].split()
         visit.index = int(index)
         return True
+
+
+def timing(record: RequestRecord, server: FaultyServer, facts: ClientFacts) -> tuple[list[int], bool]:
+    """How long after its send each exactly timed token of a sound answer was received (ns), and whether all times hold.
+
+    A token has an exact time if it is the last of its read; the others lie between the read before and this one.
+    """
+    sent = server.sent_ns[record.index]
+    lags, holds, at, before = [], True, 0, record.sent_ns or 0
+    for read_ns, count in zip(record.reads_ns, record.read_events, strict=True):
+        gone = [moment - facts.epoch_ns for moment in sent[at : at + count]]
+        holds = holds and all(before - _TOLERANCE_NS <= moment <= read_ns + _TOLERANCE_NS for moment in gone)
+        at += count
+        before = read_ns
+        if len(gone) == count:
+            lags.append(read_ns - gone[-1])
+    return lags, holds
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
