@@ -139,11 +139,11 @@ class Reader(ABC):
 
     def cumulative_tokens(self) -> tuple[int, ...] | None:
         """Return completion tokens up to each message; None unless every message with output reports them."""
-        for flags, tokens in zip(self.flags, self.tokens, strict=True):
+        for flags, tokens in zip(self.flags, self.tokens, strict=True) if None in self.tokens else ():
             if tokens is None and flags & EVENT_OUTPUT:
                 return None
-        cumulative = tuple(accumulate((tokens or 0 for tokens in self.tokens), max))
-        return cumulative if any(cumulative) else None
+        cumulative = tuple(accumulate([tokens or 0 for tokens in self.tokens], max))
+        return cumulative if cumulative and cumulative[-1] else None
 
     def _keep(self, flags: int, tokens: int | None) -> None:
         self.flags.append(flags)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Literal
 
@@ -205,31 +206,33 @@ def _take_pieces(reader: Reader, body: bytes, pieces: Sequence[bytes], tail: byt
     """
     is_sound = is_utf8(body)
     is_short = len(body) <= LONGEST_EVENT_BYTES or max(map(len, pieces)) <= LONGEST_EVENT_BYTES
-    if is_sound and is_short and isinstance(reader, ChunkReader):
-        finder = RunFinder(reader, body, pieces, tail, glue)
-    else:
-        finder = None
+    is_easy = is_sound and is_short
+    finder = RunFinder(reader, body, pieces, tail, glue) if is_easy and isinstance(reader, ChunkReader) else None
+    take = reader.take if is_easy else partial(_take_with_care, reader)
     silent: list[int] = []
     at, stop = 0, len(pieces)
     while at < len(pieces):
         if finder is not None:
             at, stop = finder.take_runs(at)
+        singles = pieces[at:stop]
+        if tail and not _are_lines(singles, tail):
+            return None
         cut = -len(tail) or None
-        line_end = len(tail) - tail.find(b"\n")
-        for number in range(at, stop):
-            piece = pieces[number]
-            if tail and (piece.find(b"\n") != len(piece) - line_end or not piece.endswith(tail)):
-                return None
+        for number, piece in enumerate(singles, at):
             is_plain = piece.startswith(b"data: ") and (tail or b"\n" not in piece)
             data = piece[6:cut] if is_plain else _data(piece[:cut])
-            if not data:
-                silent.append(number)
-            elif is_sound and is_short:
-                reader.take(data)
+            if data:
+                take(data)
             else:
-                _take_with_care(reader, data)
+                silent.append(number)
         at = stop
     return silent
+
+
+def _are_lines(pieces: Sequence[bytes], tail: bytes) -> bool:
+    """Tell whether each piece is one line and `tail`."""
+    first = len(tail) - tail.index(b"\n")
+    return all(piece.find(b"\n") == len(piece) - first and piece.endswith(tail) for piece in pieces)
 
 
 def _take_with_care(reader: Reader, data: bytes) -> None:
