@@ -34,6 +34,7 @@ _END = b"\r\n\r\n"
 """Every chunked answer ends so; most parts of it do not."""
 _OPEN_AHEAD_NS = 50 * _NS_PER_MS
 """How long before its due time a request's connection is opened."""
+_OPEN_AGAIN_NS = 10 * _NS_PER_MS
 _STALE_NS = _NS_PER_S
 """A connection that waited this long unused may have been given up by the server."""
 _LATE_NS = 5 * _NS_PER_MS
@@ -263,7 +264,10 @@ class Client:
                     exchange.scheduled_ns = exchange.runnable_ns = self._freed_ns.popleft()
                 exchange.error = error
                 self._finish(exchange, self._now_ns())
-                return
+            else:
+                # It was for a request that is not due yet: a server that is down is not asked without a pause.
+                self._loop.later(_OPEN_AGAIN_NS, self._pump)
+            return
         self._pump()
 
     def _opened_again(self, exchange: Exchange, connection: Connection | None, error: RequestError | None) -> None:

@@ -54,6 +54,8 @@ class Visit:
     async def say(self, *parts: bytes, gap_s: float = 0.0) -> None:
         """Send each part by itself."""
         for part in parts:
+            if self.writer.is_closing():
+                raise ConnectionResetError
             self.writer.write(part)
             await self.writer.drain()
             if gap_s:

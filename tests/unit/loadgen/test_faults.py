@@ -70,6 +70,12 @@ def tokens_of(record: RequestRecord) -> int:
     return sum(bool(flags & EVENT_CONTENT) for flags in record.event_flags)
 
 
+def connections_tried() -> int:
+    """How often any program on this machine tried to connect so far."""
+    names, values = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if "Tcp:" in line]
+    return int(values[names.index("ActiveOpens")])
+
+
 def assert_measured(record: RequestRecord, server: FaultyServer, facts: ClientFacts) -> None:
     """A sound answer was received whole, each token within the times that its record states."""
     assert (record.error, record.status, tokens_of(record)) == (None, 200, TOKENS)
@@ -224,6 +230,16 @@ def test_a_refused_connection(tmp_path: Path) -> None:
         ("connect-refused", "Connection refused")
     ] * 5
     assert (facts.peak_open, records[0].sent_ns, records[0].retries) == (0, None, 0)
+
+
+def test_a_server_that_is_away_is_not_flooded(tmp_path: Path) -> None:
+    """Connections that are opened ahead of a schedule are not asked for again and again."""
+    before = connections_tried()
+    with refusing() as url:
+        records, _, _ = load(url, tmp_path / "out", 20, request_rate=40.0, burstiness=float("inf"))
+    assert kinds(records) == ["connect-refused"] * 20
+    assert all(abs((record.closed_ns or 0) - record.scheduled_ns) < 200 * MS for record in records)
+    assert connections_tried() - before < 1000
 
 
 def test_a_connection_that_is_never_made(tmp_path: Path) -> None:
