@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -21,6 +22,9 @@ SHORTEST = 4
 _STAYS_SINGLE = 8
 """A run that is shorter gives reason to wait before the next attempt."""
 _LONGEST_WAIT = 64
+_MOST_PLACES = 8
+"""Texts of a message that are tried."""
+_LONGEST_SEARCHED_BYTES = 16 * 1024
 _TEXT = re.compile(rb'"(?:text|content|reasoning|reasoning_content)": ?"([^"\\]*(?:\\.[^"\\]*)*)"')
 _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
 _RUNNING = EVENT_CHOICES | EVENT_ROLE | EVENT_OUTPUT
@@ -125,7 +129,7 @@ class RunFinder:
         if not (piece.startswith(b"data:") and piece.endswith(self._tail) and piece.count(b"\n") == self._lines):
             return None
         data_at = 6 if piece.startswith(b"data: ") else 5
-        for found in _TEXT.finditer(piece):
+        for found in islice(_TEXT.finditer(piece, 0, _LONGEST_SEARCHED_BYTES), _MOST_PLACES):
             begin, end = found.span(1)
             frame = Frame(piece[:begin], piece[end:])
             if all(map(frame.fits, next_ones)):

@@ -153,10 +153,7 @@ def _take_parts(reader: Reader, body: bytes, parts: Sequence[bytes]) -> list[int
     silent = _take_pieces(reader, body, parts, tail, b"")
     if silent is None:
         return None
-    ends = list(range(1, len(parts) + 1))
-    for part in reversed(silent):
-        del ends[part]
-    return ends
+    return _without(list(range(1, len(parts) + 1)), silent)
 
 
 def _take_body(reader: Reader, body: bytes, *, at_once: bool) -> list[int]:
@@ -176,9 +173,17 @@ def _take_body(reader: Reader, body: bytes, *, at_once: bool) -> list[int]:
         return [len(body)] * (len(pieces) - len(silent))
     ends = list(accumulate([len(piece) + len(glue) for piece in pieces], initial=begin))[1:]
     ends[-1] = len(body)
-    for piece in reversed(silent):
-        del ends[piece]
-    return ends
+    return _without(ends, silent)
+
+
+def _without(ends: list[int], silent: list[int]) -> list[int]:
+    """Return `ends` without the ones at these places."""
+    if len(silent) == 1:
+        del ends[silent[0]]
+    if len(silent) < 2:
+        return ends
+    gone = set(silent)
+    return [end for place, end in enumerate(ends) if place not in gone]
 
 
 def _event_end(body: bytes) -> bytes | None:
