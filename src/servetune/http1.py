@@ -10,7 +10,7 @@ import base64
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -188,24 +188,38 @@ class ResponseFraming:
 
     def feed(self, data: bytes | memoryview) -> str | None:
         """Take the next bytes; returns what is wrong with them, or None."""
+        return self.feed_each((data,))[1]
+
+    def feed_each(self, reads: Sequence[bytes | memoryview]) -> tuple[list[int], str | None]:
+        """Take the next bytes as they were read.
+
+        Returns the number of `parts` after each read, as far as they belong to this answer, and what is wrong or None.
+        """
+        counts: list[int] = []
         if self._parser is None:
-            return "the server sent more bytes after the end of its answer"
+            return counts, "the server sent more bytes after the end of its answer"
         if self.complete:
             self.keep_alive = False
-            return None
-        problem = None
+            return counts, None
+        feed, parts, problem = self._parser.feed_data, self.parts, None
         try:
-            self._parser.feed_data(data)
+            for data in reads:
+                feed(data)
+                counts.append(len(parts))
+                if self.complete:
+                    break
         except httptools.HttpParserUpgrade:
             problem = "the server switched to another protocol"
         except httptools.HttpParserError as bad:
             problem = f"not HTTP/1.1: {bad}"
+        if problem is not None:
+            counts.append(len(parts))
         if not self.complete:
-            return problem
+            return counts, problem
         # Bytes behind a complete answer do not spoil it; the connection is not used again.
-        self.keep_alive = self.keep_alive and problem is None
-        del self.parts[self._whole :]
-        return None
+        self.keep_alive = self.keep_alive and problem is None and len(counts) == len(reads)
+        del parts[self._whole :]
+        return [*counts[:-1], len(parts)], None
 
     def end_of_file(self) -> bool:
         """Tell whether the response is complete now that the connection ended: such a body has no other end."""

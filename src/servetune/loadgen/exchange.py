@@ -7,7 +7,7 @@ is decoded by `record` after that.
 from __future__ import annotations
 
 import math
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Literal
 
 from servetune.http1 import ResponseFraming
@@ -162,22 +162,23 @@ class Exchange:
 
     def feed(self) -> None:
         """Look through the reads that were not looked at yet."""
-        framing = self.framing
-        parts = framing.parts
-        reads = self.reads
-        feed = framing.feed
-        for at in range(self._fed, len(reads)):
-            data, mark, polled = reads[at]
-            before = len(parts)
-            problem = feed(data)
-            self._size += len(data)
-            if len(parts) > before:
-                self._stamps.append(mark)
-                self.polls.append(polled)
-                self._read_ends.append(len(parts))
-            if problem:
-                self.fail("protocol", problem)
-                break
+        framing, reads = self.framing, self.reads
+        new = reads[self._fed :] if self._fed else reads
+        before = len(framing.parts)
+        datas = [read[0] for read in new]
+        counts, problem = framing.feed_each(datas)
+        self._size += sum(map(len, datas))
+        kept = new
+        if counts != list(range(before + 1, before + len(new) + 1)):
+            # Not one part a read: those without any are left out.
+            grown = [after > count for count, after in zip([before, *counts], counts, strict=False)]
+            kept = list(compress(new, grown))
+            counts = list(compress(counts, grown))
+        self._stamps += [read[1] for read in kept]
+        self.polls += [read[2] for read in kept]
+        self._read_ends += counts
+        if problem:
+            self.fail("protocol", problem)
         self._fed = len(reads)
         if not self.is_streaming and framing.head_complete and not framing.complete:
             self.is_streaming = framing.status == 200 and "transfer-encoding" in framing.headers
