@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -431,3 +432,10 @@ def test_a_warmup_that_works_is_not_recorded(tmp_path: Path) -> None:
         assert all(b"warm" in body for body in server.bodies[:2])
         assert not any(b"warm" in body for body in server.bodies[2:])
     assert len(records) == 2
+
+
+def test_every_kind_of_failure_is_explained() -> None:
+    """The table of the documents has a line for each, and none for others."""
+    page = Path(__file__).parents[3] / "docs" / "load-client.md"
+    table = page.read_text().split("## Requests that fail")[1].split("What is no failure")[0]
+    assert set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)) == set(get_args(RequestErrorKind))
