@@ -83,7 +83,7 @@ def decode(
         reader = GeneratedReader() if api == "generate" else ChunkReader()
         ends = _take_parts(reader, body, parts)
         if ends is not None:
-            return _stream(reader, *_reads(ends, read_ends), keep_text=keep_text)
+            return _stream(reader, *_reads(ends, list(read_ends)), keep_text=keep_text)
     reader = GeneratedReader() if api == "generate" else ChunkReader()
     ends = _take_body(reader, body, at_once=len(read_ends) == 1)
     arrived = list(accumulate(map(len, parts), initial=0))
@@ -123,14 +123,16 @@ def _stream(reader: Reader, reads: tuple[int, ...], read_events: tuple[int, ...]
 # --------------------------------------------------------------------------- events to reads
 
 
-def _reads(ends: Sequence[int], arrived: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _reads(ends: list[int], arrived: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the reads that completed events, and how many; both arguments count the same unit, bytes or parts."""
-    if len(ends) == len(arrived) and list(ends) == list(arrived):
-        return tuple(range(len(ends))), (1,) * len(ends)
-    reads = []
-    counts = []
-    before = 0
-    for read, size in enumerate(arrived):
+    # Most streams bring one event a read, and the last few of them together.
+    alike = max(0, len(arrived) - 1)
+    if ends[:alike] != arrived[:alike]:
+        alike = 0
+    reads = list(range(alike))
+    counts = [1] * alike
+    before = alike
+    for read, size in enumerate(arrived[alike:], alike):
         done = bisect_right(ends, size, before)
         if done > before:
             reads.append(read)
