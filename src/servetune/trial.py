@@ -51,7 +51,7 @@ from servetune.store.files import publish
 from servetune.telemetry import host as telemetry_host
 from servetune.tokenizer import Tokenizer
 
-BROKEN_CONNECTION = ("connect", "reset", "truncated")
+BROKEN_CONNECTION = ("connect", "connect-refused", "reset", "reset-before-answer", "truncated")
 IDLE_LOOK_S = 0.1
 """How long other programs are watched before the launch, while nothing of this study runs."""
 DEATH_IS_TOLD_S = 0.3
@@ -318,7 +318,7 @@ def _wait_for(explain: Callable[[], tuple[str, str] | None]) -> tuple[str, str] 
 
 def _cause_of(error_kinds: set[str]) -> str:
     """What it means that every request failed in one of these ways."""
-    return "hung" if error_kinds <= {"idle-timeout", "total-timeout"} else "all-requests-failed"
+    return "hung" if error_kinds <= {"first-byte-timeout", "idle-timeout", "total-timeout"} else "all-requests-failed"
 
 
 def _failed(stage: str, cause: str, evidence: str) -> Failed:
