@@ -322,7 +322,7 @@ class Client:
     def _start(self, exchange: Exchange, connection: Connection) -> None:
         exchange.reused = connection.used
         exchange.connection = connection
-        exchange.started_ns = time.monotonic_ns()
+        exchange.started_ns = exchange.started_ns or time.monotonic_ns()
         connection.user = exchange
         self._active.add(exchange)
         self.peak_open = max(self.peak_open, self.in_flight)
@@ -421,25 +421,28 @@ class Client:
         except OSError as problem:
             self._broken(connection, problem.strerror or str(problem))
             return False
-        exchange: Exchange | None = connection.user
-        if not data or exchange is None:
-            self._broken(connection, "")
-            return False
         mark = ancillary[0][2] if ancillary else time.time_ns()
-        if connection.stream is not None:
-            data = connection.stream.receive(data)
-            if not connection.blocked and connection.stream.pending():
+        stream = connection.stream
+        is_ended = not data
+        if stream is not None and data:
+            # TLS has messages of its own, also on a connection that waits for a request.
+            data = stream.receive(data)
+            is_ended = stream.ended
+            if not connection.blocked and stream.pending():
                 self._flush(connection)
         if data:
+            exchange: Exchange | None = connection.user
+            if exchange is None:
+                self._broken(connection, "")
+                return False
             exchange.reads.append((data, mark, self._loop.polled_ns[0]))
             self._look(connection, exchange)
-        if connection.stream is not None and connection.stream.ended:
+        if is_ended and not connection.is_closed:
             current: Exchange | None = connection.user
-            if current is not None and connection.stream.problem:
-                current.fail("tls", connection.stream.problem)
+            if current is not None and stream is not None and stream.problem:
+                current.fail("tls", stream.problem)
             self._broken(connection, "")
-            return False
-        return True
+        return not is_ended
 
     def _flush(self, connection: Connection) -> None:
         """Write what TLS itself has to say; what does not go out now goes with the next request."""
@@ -533,9 +536,9 @@ class Client:
         passed = now - exchange.started_ns
         heard = exchange.heard_ns if len(exchange.reads) > 1 else max(exchange.started_ns, self._heard_ns)
         first_byte_s = job.first_byte_timeout_s
-        if passed > job.total_timeout_s * _NS_PER_S:
-            exchange.fail("total-timeout", f"not finished after {job.total_timeout_s:g} s")
-        elif first_byte_s is not None and not exchange.answered and passed > first_byte_s * _NS_PER_S:
+        if first_byte_s is not None and not exchange.answered and passed > first_byte_s * _NS_PER_S:
             exchange.fail("first-byte-timeout", f"no answer within {first_byte_s:g} s")
+        elif passed > job.total_timeout_s * _NS_PER_S:
+            exchange.fail("total-timeout", f"not finished after {job.total_timeout_s:g} s")
         elif now - heard > job.idle_timeout_s * _NS_PER_S:
             exchange.fail("idle-timeout", f"nothing received for {job.idle_timeout_s:g} s")

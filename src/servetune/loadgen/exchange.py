@@ -30,6 +30,7 @@ Read = tuple[bytes, "bytes | int", int]
 BIG_BYTES = 16 * 1024
 """A larger read is looked at when it comes."""
 _LONGEST_MESSAGE_BYTES = 1024
+_LONGEST_REFUSAL_BYTES = 64 * 1024
 _LONGEST_LINE_BYTES = 1024 * 1024
 _LONGEST_ANSWER_BYTES = 8 * 1024 * 1024
 _LONGEST_EVENT_BYTES = 16 * 1024
@@ -184,6 +185,8 @@ class Exchange:
             self.is_streaming = framing.status == 200 and "transfer-encoding" in framing.headers
         if self._fed >= self._look_at_reads or self._size >= self._look_at_bytes:
             self._check_size()
+        if self._size > _LONGEST_REFUSAL_BYTES and framing.head_complete and framing.status != 200:
+            self.fail("oversize", "more of the refusal than anybody reads")
 
     @property
     def needs_look(self) -> bool:
@@ -320,7 +323,8 @@ class Exchange:
         return f"HTTP {status}{advice}: {self._beginning()}"
 
     def _beginning(self) -> str:
-        return b"".join(self.framing.parts)[:_LONGEST_MESSAGE_BYTES].decode("utf-8", "replace")
+        beginning = b"".join(self.framing.parts[:_LONGEST_MESSAGE_BYTES])[:_LONGEST_MESSAGE_BYTES]
+        return beginning.decode("utf-8", "replace")
 
 
 def _status_kind(status: int) -> RequestErrorKind:
