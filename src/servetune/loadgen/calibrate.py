@@ -18,6 +18,8 @@ from servetune.records import BodyRules, ClientFacts, Distribution, Load, Record
 
 _TOKENS = 128
 _WAIT_S = 10
+SIZES = {"alone": 300, "paced": 768, "fast": 1024, "coalesced": 8192}
+"""Requests of each load."""
 
 
 class Calibration(Record, frozen=True, kw_only=True):
@@ -51,10 +53,10 @@ class Calibration(Record, frozen=True, kw_only=True):
 
 def calibrate() -> Calibration:
     """Measure; takes about ten seconds. Raises HostProblem where the built-in server does not start."""
-    alone, _ = _loaded(requests=300, streams=1, tokens=1)
-    paced, paced_facts = _loaded(requests=768, streams=256, interval_ms=20.0)
-    fast, fast_facts = _loaded(requests=1024, streams=256)
-    coalesced, coalesced_facts = _loaded(requests=8192, streams=256, events_per_write=_TOKENS)
+    alone, _ = _loaded(requests=SIZES["alone"], streams=1, tokens=1)
+    paced, paced_facts = _loaded(requests=SIZES["paced"], streams=256, interval_ms=20.0)
+    fast, fast_facts = _loaded(requests=SIZES["fast"], streams=256)
+    coalesced, coalesced_facts = _loaded(requests=SIZES["coalesced"], streams=256, events_per_write=_TOKENS)
     return Calibration(
         stamps=paced_facts.stamps,
         added_ttft_ms=alone.latency["ttft"],

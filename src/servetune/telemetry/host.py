@@ -61,7 +61,6 @@ _PACKAGES = (
     "tokenizers",
     "huggingface_hub",
     "numpy",
-    "uvloop",
     "httptools",
 )
 _LOOK_S = 0.3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from servetune import cache
 from servetune import engines as known
 from servetune.cli import doctor as doctor_command
 from servetune.cli.main import servetune
+from servetune.loadgen import calibrate
 from servetune.records import Finding
 
 
@@ -101,3 +103,15 @@ def test_on_a_terminal_the_user_is_asked(
     assert result.exit_code == 0
     assert "Remove 2 MB" in result.stderr
     assert cached.exists() is remains
+
+
+def test_the_load_client_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a real server of this machine; here with short loads."""
+    monkeypatch.setattr("servetune.loadgen.calibrate.SIZES", dict.fromkeys(calibrate.SIZES, 64))
+    result = run("--client")
+    assert result.exit_code == 0
+    for word in ("receive times from", "adds to TTFT", "256 streams", "one a packet", "fills one core"):
+        assert word in result.stderr
+    rates = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:chunks/s|merged)", result.stderr)]
+    assert len(rates) == 4
+    assert all(rate > 100 for rate in rates)

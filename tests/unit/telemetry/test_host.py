@@ -156,7 +156,7 @@ def test_facts_of_this_machine() -> None:
     assert facts.memory_available_gib is not None
     assert 0 < facts.memory_available_gib <= facts.memory_gib
     assert facts.cpu
-    assert {"numpy", "uvloop"} <= set(facts.packages)
+    assert {"numpy", "httptools"} <= set(facts.packages)
     if sys.platform == "linux" and platform.machine() == "x86_64":
         assert "sse2" in facts.cpu_flags
 
