@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from servetune.loadgen.connection import CONNECT_TIMEOUT_S, Connection, Pool
+from servetune.loadgen.connection import CONNECT_TIMEOUT_S, Connection, Pool, own_mark
 from servetune.loadgen.exchange import BIG_BYTES, Exchange
 from servetune.loadgen.job import WorkerJob
 from servetune.loadgen.loop import READ, WRITE, Handler, Loop, Timer
@@ -370,7 +370,7 @@ class Client:
         """Make the function that reads one connection; names are bound here since it runs for every packet."""
         if connection.stream is not None:
             return partial(self._ready, connection)
-        receive, polled_ns, now_ns = connection.socket.recvmsg, self._loop.polled_ns, time.time_ns
+        receive, polled_ns = connection.socket.recvmsg, self._loop.polled_ns
         look, ready, broken = self._look, self._ready, self._broken
 
         def read(mask: int) -> None:
@@ -389,7 +389,13 @@ class Client:
                 # Bytes that nobody asked for make a waiting connection as useless as its end does.
                 broken(connection, "")
                 return
-            exchange.reads.append((data, ancillary[0][2] if ancillary else now_ns(), polled_ns[0]))
+            exchange.reads.append(data)
+            exchange.polls.append(polled_ns[0])
+            if ancillary:
+                exchange.marks += ancillary[0][2]
+            else:
+                exchange.marks += own_mark()
+                exchange.has_user_stamps = True
             if not exchange.is_streaming or data.endswith(_END) or not _SHORT_BYTES <= len(data) <= BIG_BYTES:
                 look(connection, exchange)
                 if len(data) == _READ_BYTES:
@@ -421,7 +427,7 @@ class Client:
         except OSError as problem:
             self._broken(connection, problem.strerror or str(problem))
             return False
-        mark = ancillary[0][2] if ancillary else time.time_ns()
+        mark = ancillary[0][2] if ancillary else own_mark()
         stream = connection.stream
         is_ended = not data
         if stream is not None and data:
@@ -435,7 +441,10 @@ class Client:
             if exchange is None:
                 self._broken(connection, "")
                 return False
-            exchange.reads.append((data, mark, self._loop.polled_ns[0]))
+            exchange.reads.append(data)
+            exchange.polls.append(self._loop.polled_ns[0])
+            exchange.marks += mark
+            exchange.has_user_stamps = exchange.has_user_stamps or not ancillary
             self._look(connection, exchange)
         if is_ended and not connection.is_closed:
             current: Exchange | None = connection.user

@@ -15,8 +15,8 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from servetune.loadgen.loop import READ, WRITE, Handler, Loop, Timer
 from servetune.loadgen.transport import Opening, OpeningFailed, Route, TlsStream, needs_opening
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 KERNEL_STAMPS = sys.platform == "linux"
 CONNECT_TIMEOUT_S = 10.0
+MARK_BYTES = 16
+"""Length of the kernel's receive time, a timespec."""
+_NUMBER_BYTES = 8
 _SO_TIMESTAMPNS = 35
 _IP_BIND_ADDRESS_NO_PORT = 24
 _NS_PER_S = 1_000_000_000
@@ -38,12 +41,15 @@ _SOURCES = 200
 """Source addresses (127.0.0.2 and up) that are tried once the ports of the usual one are used up."""
 
 
-def stamps_ns(marks: Sequence[bytes | int]) -> list[int]:
-    """Return receive times (CLOCK_REALTIME, ns) from what reads kept: the kernel's timespec, or our own time in ns."""
-    if int in set(map(type, marks)):
-        return [mark if isinstance(mark, int) else stamps_ns([mark])[0] for mark in marks]
-    numbers = iter(struct.unpack(f"@{2 * len(marks)}q", b"".join(cast("Sequence[bytes]", marks))))
+def stamps_ns(marks: bytes | bytearray) -> list[int]:
+    """Return receive times (CLOCK_REALTIME, ns) from the timespecs that reads kept, one behind the other."""
+    numbers = iter(struct.unpack(f"@{len(marks) // _NUMBER_BYTES}q", marks))
     return [seconds * _NS_PER_S + nanoseconds for seconds, nanoseconds in zip(numbers, numbers, strict=True)]
+
+
+def own_mark() -> bytes:
+    """Return the present time in the kernel's form, for a read that it gave none."""
+    return struct.pack("@2q", *divmod(time.time_ns(), _NS_PER_S))
 
 
 class Connection:

@@ -7,11 +7,13 @@ is decoded by `record` after that.
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
 from itertools import accumulate, compress
 from typing import Literal
 
 from servetune.http1 import ResponseFraming
-from servetune.loadgen.connection import Connection, stamps_ns
+from servetune.loadgen.connection import MARK_BYTES, Connection, stamps_ns
 from servetune.loadgen.job import PreparedRequest, WorkerJob
 from servetune.loadgen.sse import Stream, decode
 from servetune.records import (
@@ -24,9 +26,6 @@ from servetune.records import (
     RequestRecord,
 )
 
-Read = tuple[bytes, "bytes | int", int]
-"""What one read brought: the bytes, the kernel's receive time (as it gave it) or our own, and when the loop polled."""
-
 BIG_BYTES = 16 * 1024
 """A larger read is looked at when it comes."""
 _LONGEST_MESSAGE_BYTES = 1024
@@ -35,7 +34,7 @@ _LONGEST_LINE_BYTES = 1024 * 1024
 _LONGEST_ANSWER_BYTES = 8 * 1024 * 1024
 _LONGEST_EVENT_BYTES = 16 * 1024
 _FEWEST_EVENTS = 64
-_BYTES_PER_READ = 200
+_BYTES_PER_READ = 100
 _EVENT = b"data:"
 _LAST_EVENT = b"data: [DONE]"
 _FAULTS_IN_SPITE_OF_DONE = ("protocol", "overrun", "oversize")
@@ -57,7 +56,7 @@ class Exchange:
         "_look_at_reads",
         "_read_ends",
         "_size",
-        "_stamps",
+        "bringers",
         "bytes_sent",
         "closed_ns",
         "connection",
@@ -70,6 +69,7 @@ class Exchange:
         "is_streaming",
         "job",
         "look_again_ns",
+        "marks",
         "most_events",
         "polls",
         "reads",
@@ -103,7 +103,7 @@ class Exchange:
         self.was_queued = False
         """It was due while no slot was free."""
         self.has_user_stamps = False
-        """The kernel gave no receive time for some of its reads; known once it was decoded."""
+        """The kernel gave no receive time for some of its reads."""
         self.started_ns = 0
         """When it was sent, on the steady clock that time-outs use."""
         self.most_events = max(_FEWEST_EVENTS, math.ceil(job.overrun_factor * request.requested_tokens))
@@ -118,7 +118,12 @@ class Exchange:
 
     def _begin(self) -> None:
         self.framing = ResponseFraming()
-        self.reads: list[Read] = []
+        self.reads: list[bytes] = []
+        """What each read brought."""
+        self.marks = bytearray()
+        """The time of each, as the kernel gives it; one flat piece of memory, since it lies there for a while."""
+        self.polls = array("q")
+        """When the loop had polled before each."""
         self.is_streaming = False
         """The answer is a stream in chunks, of which only the last one needs a look."""
         self.bytes_sent = 0
@@ -128,11 +133,10 @@ class Exchange:
         """When a look at this exchange first saw `heard_reads` reads, on the steady clock."""
         self.look_again_ns = 0
         self._fed = 0
-        self._stamps: list[bytes | int] = []
         self.stamps_ns: list[int] = []
-        """Receive times of these reads; known once they were decoded."""
-        self.polls: list[int] = []
-        """When the loop polled, for each read that brought a part of the body."""
+        """Receive times of all reads; known once they were decoded."""
+        self.bringers: list[int] = []
+        """Numbers of the reads that brought a part of the body."""
         self._read_ends: list[int] = []
         self._size = 0
         self._checked_parts = 0
@@ -156,9 +160,9 @@ class Exchange:
         `[DONE]`, the end of its chunk and the last chunk cannot follow each other inside a stream. Most streams end
         so, and what is left to do for them can wait; `record` checks the framing all the same.
         """
-        last = self.reads[-1][0]
+        last = self.reads[-1]
         if last == _LAST_CHUNK and len(self.reads) > 1:
-            return self.reads[-2][0].endswith(_DONE_CHUNK)
+            return self.reads[-2].endswith(_DONE_CHUNK)
         return last.endswith(_DONE_AND_LAST_CHUNK)
 
     def feed(self) -> None:
@@ -166,17 +170,15 @@ class Exchange:
         framing, reads = self.framing, self.reads
         new = reads[self._fed :] if self._fed else reads
         before = len(framing.parts)
-        datas = [read[0] for read in new]
-        counts, problem = framing.feed_each(datas)
-        self._size += sum(map(len, datas))
-        kept = new
+        counts, problem = framing.feed_each(new)
+        self._size += sum(map(len, new))
+        numbers: Sequence[int] = range(self._fed, len(reads))
         if counts != list(range(before + 1, before + len(new) + 1)):
             # Not one part a read: those without any are left out.
             grown = [after > count for count, after in zip([before, *counts], counts, strict=False)]
-            kept = list(compress(new, grown))
+            numbers = list(compress(numbers, grown))
             counts = list(compress(counts, grown))
-        self._stamps += [read[1] for read in kept]
-        self.polls += [read[2] for read in kept]
+        self.bringers += numbers
         self._read_ends += counts
         if problem:
             self.fail("protocol", problem)
@@ -224,12 +226,12 @@ class Exchange:
 
     def last_stamp_ns(self) -> int:
         """Receive time of the last read."""
-        return stamps_ns([self.reads[-1][1]])[0]
+        return stamps_ns(self.marks[-MARK_BYTES:])[0]
 
     @property
     def size_bytes(self) -> int:
         """About how much memory its answer takes."""
-        return sum([len(read[0]) for read in self.reads]) + _BYTES_PER_READ * len(self.reads)
+        return sum(map(len, self.reads)) + _BYTES_PER_READ * len(self.reads)
 
     def record(self) -> tuple[RequestRecord, Stream]:
         """Decode the body and return the finished record, with times from the epoch, and what the stream held."""
@@ -239,15 +241,15 @@ class Exchange:
             self.fail("protocol", "bytes that end an answer stood in the middle of it")
         epoch_ns = self.epoch_ns
         status = self.framing.status
-        stream = self._decoded() if status == 200 and self._stamps else Stream()
-        times = self.stamps_ns = stamps_ns(self._stamps)
-        self.has_user_stamps = int in set(map(type, self._stamps))
+        stream = self._decoded() if status == 200 and self.bringers else Stream()
+        times, bringers = stamps_ns(self.marks), self.bringers
+        self.stamps_ns = times
         record = RequestRecord(
             index=self.request.index,
             scheduled_ns=self.scheduled_ns - epoch_ns,
             sent_ns=_since(epoch_ns, self.sent_ns),
             sent_done_ns=_since(epoch_ns, self.sent_done_ns),
-            reads_ns=tuple([times[read] - epoch_ns for read in stream.reads]),
+            reads_ns=tuple([times[bringers[read]] - epoch_ns for read in stream.reads]),
             read_events=stream.read_events,
             event_flags=stream.flags,
             event_tokens=stream.tokens,

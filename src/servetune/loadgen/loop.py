@@ -44,7 +44,8 @@ class Loop:
 
     def __init__(self) -> None:
         self._poller = select.epoll() if _EDGES else _Portable()
-        self._handlers: dict[int, Handler] = {}
+        self._handlers: list[Handler | None] = []
+        """By file descriptor: the system gives out the lowest free one, so the list stays short."""
         self._timers: list[tuple[int, int, Timer]] = []
         self._number = count()
         self._stopped = False
@@ -61,6 +62,8 @@ class Loop:
 
     def watch(self, fileno: int, handler: Handler, mask: int = READ) -> None:
         """Call `handler` when something happens on `fileno`."""
+        missing = fileno + 1 - len(self._handlers)
+        self._handlers += [None] * missing
         self._handlers[fileno] = handler
         self._poller.register(fileno, mask | _EDGES)
 
@@ -75,7 +78,8 @@ class Loop:
 
     def forget(self, fileno: int) -> None:
         """Watch `fileno` no longer; to be called before it is closed."""
-        if self._handlers.pop(fileno, None) is not None:
+        if fileno < len(self._handlers) and self._handlers[fileno] is not None:
+            self._handlers[fileno] = None
             self._poller.unregister(fileno)
 
     def later(self, delay_ns: int, call: Callable[[], None]) -> Timer:
@@ -94,7 +98,7 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop` is called; a call before `run` counts too."""
-        handlers, polled_ns, poll, now_ns = self._handlers.get, self.polled_ns, self._poller.poll, time.time_ns
+        handlers, polled_ns, poll, now_ns = self._handlers, self.polled_ns, self._poller.poll, time.time_ns
         found = 0
         while not self._stopped:
             wait_ns = self._due_in_ns()
@@ -104,7 +108,7 @@ class Loop:
             found = len(events)
             polled_ns[0] = now_ns()
             for fileno, mask in events:
-                handler = handlers(fileno)
+                handler = handlers[fileno]
                 # An earlier handler may have closed this socket.
                 if handler is not None:
                     handler(mask)

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from servetune.loadgen.client import Client
-from servetune.loadgen.connection import stamps_ns
+from servetune.loadgen.connection import MARK_BYTES, stamps_ns
 from servetune.loadgen.exchange import Exchange
 from servetune.loadgen.loop import Loop
 
@@ -101,10 +101,11 @@ class Pulse:
         self._loop.later(_BEAT_NS, self._beat)
 
     def _inspect(self, exchange: Exchange) -> None:
-        reads = exchange.reads
-        if len(reads) >= _FEWEST_READS:
-            first, last = stamps_ns([reads[1][1], reads[-1][1]])
-            self._gaps_ns.append((last - first) // (len(reads) - 2))
+        reads, marks = len(exchange.reads), exchange.marks
+        if reads >= _FEWEST_READS:
+            # The first read is the head.
+            first, last = stamps_ns(marks[MARK_BYTES : 2 * MARK_BYTES] + marks[-MARK_BYTES:])
+            self._gaps_ns.append((last - first) // (reads - 2))
         if exchange.connection is not None and not exchange.connection.is_closed:
             self.max_unread_bytes = max(self.max_unread_bytes, _unread_bytes(exchange.connection.fileno))
 

@@ -176,7 +176,7 @@ class Recorder:
         self.fails_too_often(f"{self.failed} of {self.decoded} requests failed, more than {limit:.0%}")
 
     def _count_reads(self, exchange: Exchange, stream: Stream) -> None:
-        polls, stamps = exchange.polls, exchange.stamps_ns
+        polls, stamps, bringers = exchange.polls, exchange.stamps_ns, exchange.bringers
         for at in range(0, len(polls), _LAG_EVERY):
             self.lags_ns.add(polls[at] - stamps[at])
         if len(stream.read_events) == len(stream.flags):
@@ -188,7 +188,8 @@ class Recorder:
         at = 0
         is_first = True
         late_ns = _late_ns(stamps, len(stream.flags))
-        for read, events in zip(stream.reads, stream.read_events, strict=True):
+        for number, events in zip(stream.reads, stream.read_events, strict=True):
+            read = bringers[number]
             count = sum(1 for flags in stream.flags[at : at + events] if flags & EVENT_OUTPUT)
             at += events
             if not count:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,18 @@ import pytest
 
 from servetune.errors import LoadFailed
 from servetune.loadgen import run
-from servetune.loadgen.connection import stamps_ns
+from servetune.loadgen.connection import own_mark, stamps_ns
 from tests.unit.loadgen.scripted import good, load, serving
 from tests.unit.loadgen.test_run import endless, waiting_for_worker
 
 
 def test_stamps_are_read() -> None:
-    """The kernel's are seconds and nanoseconds of a timespec, our own are ns already; both may stand side by side."""
+    """The kernel's are seconds and nanoseconds of a timespec, one behind the other; our own have the same form."""
     kernel = struct.pack("@qq", 3, 7)
-    assert stamps_ns([kernel, kernel]) == [3_000_000_007, 3_000_000_007]
-    assert stamps_ns([kernel, 5]) == [3_000_000_007, 5]
-    assert stamps_ns([]) == []
+    assert stamps_ns(kernel + kernel) == [3_000_000_007, 3_000_000_007]
+    assert stamps_ns(b"") == []
+    before = time.time_ns()
+    assert before <= stamps_ns(own_mark())[0] <= time.time_ns()
 
 
 def test_a_name_leads_to_the_address_that_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
