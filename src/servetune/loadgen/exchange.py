@@ -34,7 +34,6 @@ _LONGEST_LINE_BYTES = 1024 * 1024
 _LONGEST_ANSWER_BYTES = 8 * 1024 * 1024
 _LONGEST_EVENT_BYTES = 16 * 1024
 _FEWEST_EVENTS = 64
-_BYTES_PER_READ = 100
 _EVENT = b"data:"
 _LAST_EVENT = b"data: [DONE]"
 _FAULTS_IN_SPITE_OF_DONE = ("protocol", "overrun", "oversize")
@@ -80,6 +79,7 @@ class Exchange:
         "scheduled_ns",
         "sent_done_ns",
         "sent_ns",
+        "size_bytes",
         "stamps_ns",
         "started_ns",
         "was_queued",
@@ -102,6 +102,8 @@ class Exchange:
         self.reused = False
         self.was_queued = False
         """It was due while no slot was free."""
+        self.size_bytes = 0
+        """About how much memory its answer takes; set by who keeps it."""
         self.has_user_stamps = False
         """The kernel gave no receive time for some of its reads."""
         self.started_ns = 0
@@ -227,11 +229,6 @@ class Exchange:
     def last_stamp_ns(self) -> int:
         """Receive time of the last read."""
         return stamps_ns(self.marks[-MARK_BYTES:])[0]
-
-    @property
-    def size_bytes(self) -> int:
-        """About how much memory its answer takes."""
-        return sum(map(len, self.reads)) + _BYTES_PER_READ * len(self.reads)
 
     def record(self) -> tuple[RequestRecord, Stream]:
         """Decode the body and return the finished record, with times from the epoch, and what the stream held."""

@@ -19,12 +19,12 @@ from servetune.loadgen.loop import Loop
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
-_BEAT_NS = 20 * _NS_PER_MS
+_BEAT_NS = 50 * _NS_PER_MS
 _LONGEST_NAP_NS = _NS_PER_MS
 _NAPS_PER_GAP = 10
 _GAPS = 16
 _FEWEST_READS = 4
-_SOCKETS_A_BEAT = 4
+_SOCKETS_A_BEAT = 2
 _SCHEDSTAT = Path("/proc/self/schedstat")
 
 
@@ -56,7 +56,7 @@ class Sample:
 
 
 class Pulse:
-    """Beats every 20 ms on the loop: measures how late that comes, looks at sockets, and sets how long it may nap."""
+    """Beats every 50 ms on the loop: measures how late that comes, looks at sockets, and sets how long it may nap."""
 
     def __init__(self, loop: Loop, client: Client, *, naps: bool) -> None:
         self._loop = loop

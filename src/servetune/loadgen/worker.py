@@ -57,8 +57,9 @@ _DECODE_EVERY_NS = 4 * _NS_PER_MS
 _DECODE_SLICE_NS = _NS_PER_MS
 _BEHIND_NS = 2 * _NS_PER_MS
 _MOST_WAITING_BYTES = 80 * 1024 * 1024
+_BYTES_PER_READ = 100
 _LATE_NS = 5 * _NS_PER_MS
-_LAG_EVERY = 8
+_LAG_EVERY = 32
 _SPARE_DESCRIPTORS = 32
 _JUDGED_FROM = 20
 _ORPHANED = "servetune stopped the load"
@@ -100,6 +101,7 @@ class Recorder:
     def add(self, exchange: Exchange) -> None:
         """Take an exchange that ended; decodes at once where too much waits."""
         self.waiting.append(exchange)
+        exchange.size_bytes = sum(map(len, exchange.reads)) + _BYTES_PER_READ * len(exchange.reads)
         self._waiting_bytes += exchange.size_bytes
         self.done += 1
         self.last_end_ns = max(self.last_end_ns, exchange.closed_ns or 0)
@@ -181,7 +183,7 @@ class Recorder:
             self.lags_ns.add(polls[at] - stamps[at])
         if len(stream.read_events) == len(stream.flags):
             # One event a read, as is usual: nothing merged.
-            outputs = sum(1 for flags in stream.flags if flags & EVENT_OUTPUT)
+            outputs = _outputs(stream.flags)
             self._reads += outputs
             self._answers += outputs > 0
             return
@@ -190,7 +192,7 @@ class Recorder:
         late_ns = _late_ns(stamps, len(stream.flags))
         for number, events in zip(stream.reads, stream.read_events, strict=True):
             read = bringers[number]
-            count = sum(1 for flags in stream.flags[at : at + events] if flags & EVENT_OUTPUT)
+            count = _outputs(stream.flags[at : at + events])
             at += events
             if not count:
                 continue
@@ -412,6 +414,11 @@ def _read_stdin() -> bytes | None:
 
 def _ignore(_: str) -> None:
     """Nobody listens yet."""
+
+
+def _outputs(flags: Sequence[int]) -> int:
+    """Count the events with output."""
+    return sum(flags.count(kind) for kind in set(flags) if kind & EVENT_OUTPUT)
 
 
 def _late_ns(stamps: Sequence[int], events: int) -> int:
