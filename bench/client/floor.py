@@ -17,6 +17,7 @@ import struct
 import sys
 import time
 from array import array
+from itertools import pairwise
 
 _SO_TIMESTAMPNS = 35
 _EVENT = b"data: {"
@@ -66,6 +67,7 @@ class Floor:
         self._done: list[tuple[int, list[int], list[int]]] = []
         self._poller = select.epoll()
         self._connections: dict[int, Connection] = {}
+        self._idle: list[Connection] = []
         for _ in range(concurrency):
             connection = Connection(port)
             self._connections[connection.socket.fileno()] = connection
@@ -78,12 +80,26 @@ class Floor:
         connection.sent_ns = time.time_ns()
         connection.send(self._request)
 
+    def _send_due(self, due_s: float, rate: float) -> float:
+        """Send what is due by now; returns when the next request is."""
+        while due_s <= time.monotonic() and self._sent < self._wanted and self._idle:
+            self._start(self._idle.pop())
+            due_s += random.expovariate(rate)
+        return due_s
+
+    def _end(self, connection: Connection, rate: float) -> None:
+        self._done.append((connection.sent_ns, connection.times_ns, connection.events))
+        if rate:
+            self._idle.append(connection)
+        elif self._sent < self._wanted:
+            self._start(connection)
+
     def run(self, rate: float) -> list[tuple[int, list[int], list[int]]]:
         """Send all requests; returns of each answer the time of the send, and time and events of each read."""
-        idle = list(self._connections.values())
+        self._idle = list(self._connections.values())
         due_s = time.monotonic()
         if not rate:
-            for connection in idle[: self._wanted]:
+            for connection in self._idle[: self._wanted]:
                 self._start(connection)
         buffer = bytearray(262144)
         buffers, count, ends, connections = [buffer], buffer.count, buffer.endswith, self._connections
@@ -91,9 +107,7 @@ class Floor:
         while len(done) < wanted:
             wait_s = 10.0
             if rate and self._sent < wanted:
-                while due_s <= time.monotonic() and self._sent < wanted and idle:
-                    self._start(idle.pop())
-                    due_s += random.expovariate(rate)
+                due_s = self._send_due(due_s, rate)
                 wait_s = max(0.0, due_s - time.monotonic())
             for descriptor, _ in poll(wait_s, 4096):
                 connection = connections[descriptor]
@@ -108,19 +122,14 @@ class Floor:
                     connection.kept = b""
                 connection.events.append(events)
                 if ends(_END, max(0, size - len(_END)), size):
-                    done.append((connection.sent_ns, connection.times_ns, connection.events))
-                    if rate:
-                        idle.append(connection)
-                    elif self._sent < wanted:
-                        self._start(connection)
+                    self._end(connection, rate)
                 elif not ends(b"\n", size - 1, size):
                     connection.kept = bytes(buffer[max(0, size - _KEPT) : size])
         return done
 
 
 def _distribution(values: array[float]) -> dict[str, float]:
-    # numpy here, after the run: it would only slow the start.
-    import numpy as np
+    import numpy as np  # noqa: PLC0415 - after the run: it would only slow the start
 
     return {
         "mean": float(np.mean(values)),
@@ -148,7 +157,7 @@ def main() -> None:
         ttft.append((stamps[0] - sent_ns) / 1e6)
         if tokens > 1:
             tpot.append((stamps[-1] - stamps[0]) / 1e6 / (tokens - 1))
-            itl.extend((later - earlier) / 1e6 for earlier, later in zip(stamps, stamps[1:], strict=False))
+            itl.extend((later - earlier) / 1e6 for earlier, later in pairwise(stamps))
     figures = {"ttft": ttft, "tpot": tpot, "itl": itl}
     latencies = {name: _distribution(values) for name, values in figures.items() if values}
     print(json.dumps({"completed": len(answers), "wall_s": wall_s, **latencies}))

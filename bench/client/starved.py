@@ -1,6 +1,6 @@
 """Whether servetune's load client says so when it is the limit: 20 starved runs and 20 sound ones.
 
-`python bench/client/starved.py [--runs N]`. A starved client is held to a fraction of the processor time that it needs
+`python -m bench.client.starved [--runs N]`. A starved client is held to a fraction of the processor time that it needs
 (a control group's quota where one can be set, else stops and continues by signals), at three rates. Expected: the
 finding client-bound in at least 19 of 20 starved runs and in at most one sound one; a starved run without it is within
 1 ms of the truth. Writes bench/results/starved.json; exit code 1 if the expectation fails. About five minutes.
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from build import build_server, train_tokenizer
-from processes import cores
-from truth import errors, measured, read_truth, true_figures
+from bench.client.build import build_server, train_tokenizer
+from bench.client.processes import cores
+from bench.client.truth import errors, measured, read_truth, true_figures
 
 from servetune.engines.process import free_port
 from servetune.http1 import NoAnswer, get

@@ -66,6 +66,8 @@ class Client:
         self._due: deque[Exchange] = deque()
         self._active: set[Exchange] = set()
         self._retrying: set[Exchange] = set()
+        self._buffers = [bytearray(_READ_BYTES)]
+        self._view = memoryview(self._buffers[0])
         self._offset_ns = 0
         self._alarm: Timer | None = None
         self._watch: Timer | None = None
@@ -370,7 +372,8 @@ class Client:
         """Make the function that reads one connection; names are bound here since it runs for every packet."""
         if connection.stream is not None:
             return partial(self._ready, connection)
-        receive, polled_ns = connection.socket.recvmsg, self._loop.polled_ns
+        receive, polled_ns = connection.socket.recvmsg_into, self._loop.polled_ns
+        buffers, view = self._buffers, self._view
         look, ready, broken = self._look, self._ready, self._broken
 
         def read(mask: int) -> None:
@@ -378,17 +381,18 @@ class Client:
                 ready(connection, mask)
                 return
             try:
-                data, ancillary, _, _ = receive(_READ_BYTES, _ANCILLARY_BYTES)
+                size, ancillary, _, _ = receive(buffers, _ANCILLARY_BYTES)
             except BlockingIOError:
                 return
             except OSError as problem:
                 broken(connection, problem.strerror or str(problem))
                 return
             exchange = connection.user
-            if not data or exchange is None:
+            if not size or exchange is None:
                 # Bytes that nobody asked for make a waiting connection as useless as its end does.
                 broken(connection, "")
                 return
+            data = view[:size].tobytes()
             exchange.reads.append(data)
             exchange.polls.append(polled_ns[0])
             if ancillary:
@@ -396,9 +400,9 @@ class Client:
             else:
                 exchange.marks += own_mark()
                 exchange.has_user_stamps = True
-            if not exchange.is_streaming or data.endswith(_END) or not _SHORT_BYTES <= len(data) <= BIG_BYTES:
+            if not exchange.is_streaming or data.endswith(_END) or not _SHORT_BYTES <= size <= BIG_BYTES:
                 look(connection, exchange)
-                if len(data) == _READ_BYTES:
+                if size == _READ_BYTES:
                     ready(connection, READ)
 
         return read
