@@ -1,5 +1,5 @@
 # Each target does all its own set-up in .venv, from a fresh clone, with Python 3.11 or newer and the package index only.
-.PHONY: demo test test-engines fuzz check bench docs clean
+.PHONY: demo test test-engines fuzz check bench bench-client docs clean
 
 VENV ?= .venv
 export SERVETUNE_VENV := $(abspath $(VENV))
@@ -40,6 +40,10 @@ bench:  ## the project's own benchmarks, one after the other
 docs:  ## write the generated references
 	@scripts/make-venv.sh local,charts,dev
 	@$(BIN)/python docs/generate.py
+
+bench-client:  ## load clients against the truth, with whichever rivals $$SERVETUNE_RIVALS names
+	@scripts/make-venv.sh local,charts,dev
+	@$(BIN)/python -m bench.client.run
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

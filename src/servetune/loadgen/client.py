@@ -71,6 +71,7 @@ class Client:
         self._offset_ns = 0
         self._alarm: Timer | None = None
         self._watch: Timer | None = None
+        self._opens_again: Timer | None = None
         self._freed_ns: deque[int] = deque()
         self._heard_ns = 0
         self._is_running = False
@@ -108,7 +109,7 @@ class Client:
         self._loop.later(monotonic_ns - time.monotonic_ns(), self._pump)
         while not self._is_over:
             self._loop.run()
-        for timer in (self._alarm, self._watch):
+        for timer in (self._alarm, self._watch, self._opens_again):
             if timer is not None:
                 timer.cancel()
         self._pool.close_all()
@@ -268,8 +269,16 @@ class Client:
                 self._finish(exchange, self._now_ns())
             else:
                 # It was for a request that is not due yet: a server that is down is not asked without a pause.
-                self._loop.later(_OPEN_AGAIN_NS, self._pump)
+                self._pump_later()
             return
+        self._pump()
+
+    def _pump_later(self) -> None:
+        if self._opens_again is None:
+            self._opens_again = self._loop.later(_OPEN_AGAIN_NS, self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._opens_again = None
         self._pump()
 
     def _opened_again(self, exchange: Exchange, connection: Connection | None, error: RequestError | None) -> None:

@@ -19,7 +19,7 @@ Handler = Callable[[int], None]
 READ, WRITE = 1, 4
 """EPOLLIN and EPOLLOUT; poll(2) has the same values."""
 _EDGES = select.EPOLLET | select.EPOLLRDHUP if hasattr(select, "epoll") else 0
-_MOST_EVENTS = 64
+_MOST_EVENTS = 128
 _NS_PER_S = 1_000_000_000
 _SHORTEST_NAP_NS = 20_000
 _POLL_STEP_NS = 1_000_000
