@@ -16,6 +16,8 @@ PURE = [
     "*/servetune/search/*.py",
     "*/servetune/loadgen/arrivals.py",
     "*/servetune/loadgen/sse.py",
+    "*/servetune/loadgen/dialects.py",
+    "*/servetune/loadgen/runs.py",
     "*/servetune/loadgen/body.py",
     "*/servetune/engines/mock_law.py",
     "*/servetune/report/views.py",

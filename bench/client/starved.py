@@ -37,6 +37,7 @@ FRACTIONS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)
 FEWEST_STARVED, MOST_SOUND, WITHIN_MS = 19, 1, 1.0
 _PERIOD_US = 100_000
 _CYCLE_S = 0.1
+_START_UP_S, _HELD_S = 0.6, 5.0
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 _RESULT = Path(__file__).parents[1] / "results" / "starved.json"
 
@@ -116,7 +117,7 @@ def run(server: Path, tokenizer: Path, group: Path | None, streams: int, share: 
             *("--max-concurrency", str(streams)),
         ]
         if group is not None:
-            limit(group, share)
+            limit(group, None)
         bench = subprocess.Popen(
             argv,
             stdout=subprocess.PIPE,
@@ -124,7 +125,13 @@ def run(server: Path, tokenizer: Path, group: Path | None, streams: int, share: 
             env={**os.environ, "SERVETUNE_LOCK": str(folder / "lock")},
             preexec_fn=None if group is None else lambda: _join(group),  # noqa: PLW1509  # this program has one thread
         )
-        if group is None and share is not None:
+        if group is not None and share is not None:
+            # Start-up and the evaluation at the end are not what is held back.
+            time.sleep(_START_UP_S)
+            limit(group, share)
+            time.sleep(_HELD_S)
+            limit(group, None)
+        elif share is not None:
             threading.Thread(target=hold_back, args=(bench, share), daemon=True).start()
         said = bench.communicate(timeout=300)[0]
         serving.terminate()
