@@ -51,7 +51,7 @@ from servetune.store.files import publish
 from servetune.telemetry import host as telemetry_host
 from servetune.tokenizer import Tokenizer
 
-BROKEN_CONNECTION = ("connect", "connect-refused", "reset", "reset-before-answer", "truncated")
+BROKEN_CONNECTION = ("connect", "connect-refused", "connect-timeout", "reset", "reset-before-answer", "truncated")
 IDLE_LOOK_S = 0.1
 """How long other programs are watched before the launch, while nothing of this study runs."""
 DEATH_IS_TOLD_S = 0.3

@@ -28,10 +28,10 @@ from servetune.http1 import (
     parse_url,
     request_bytes,
     send,
-    tls_context,
     unix_path,
 )
 from servetune.records import Transport
+from servetune.tls import tls_context
 from tests.unit.loadgen.servers import HAS_IPV6, PrivateCa, connect_proxy, plain_server, tls_server, unix_server
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from servetune.errors import HostProblem
+from servetune.limits import usable_cores
 from servetune.loadgen.recordfile import read_records
 from servetune.loadgen.run import LoadJob, run_load
 from servetune.metrics import summarize
@@ -68,12 +68,8 @@ def calibrate() -> Calibration:
         cpu_us=_cpu_us(fast, fast_facts),
         coalesced_chunks_per_s=coalesced.output_throughput,
         coalesced_cpu_us=_cpu_us(coalesced, coalesced_facts),
-        workers=max(1, _cores() - 1),
+        workers=max(1, usable_cores() - 1),
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_us(summary: Summary, facts: ClientFacts) -> float:

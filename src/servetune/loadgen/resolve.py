@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from typing import cast
 
-from servetune.http1 import Url, connect_bytes, parse_proxy, tls_context, unix_path
+from servetune.http1 import Url, connect_bytes, parse_proxy, unix_path
 from servetune.loadgen.transport import Route
 from servetune.records import RequestErrorKind, Transport
+from servetune.tls import tls_context
 
 _PROBE_TIMEOUT_S = 5.0
 

@@ -21,6 +21,7 @@ import msgspec
 
 from servetune.errors import HostProblem, LoadFailed
 from servetune.http1 import Url, parse_url, request_bytes
+from servetune.limits import usable_cores
 from servetune.loadgen.arrivals import offsets_ns
 from servetune.loadgen.body import body_bytes, endpoint_path
 from servetune.loadgen.job import (
@@ -423,8 +424,7 @@ class _Watch:
 
     def _workers_needed(self) -> int:
         gaps = [said.event_gap_ms for said in self._crew.workers[0].said if isinstance(said, Warm)]
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return workers_for(self._job.load, len(self._job.requests), gaps[0], cores)
+        return workers_for(self._job.load, len(self._job.requests), gaps[0], usable_cores())
 
     def _show(self) -> None:
         parts = [worker.progress for worker in self._crew.workers]

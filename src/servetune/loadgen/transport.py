@@ -10,8 +10,9 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from servetune.http1 import PROXY_CLOSED, more_of_head, tls_problem, tunnel_refusal
+from servetune.http1 import PROXY_CLOSED, more_of_head, tunnel_refusal
 from servetune.records import Record, RequestErrorKind, Transport
+from servetune.tls import tls_problem
 
 if TYPE_CHECKING:
     from ssl import SSLContext  # heavy, and most loads are plain

@@ -44,6 +44,7 @@ from servetune.loadgen.recordfile import RecordWriter
 from servetune.loadgen.sse import Stream
 from servetune.loadgen.supply import Schedule, Share, Tickets
 from servetune.records import EVENT_OUTPUT, ClientFacts
+from servetune.tls import tls_context
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -230,8 +231,6 @@ class Worker:
         self._wires = _mapped(self._files.wires)
         self._collect_no_garbage()
         if self._job.route.tls:
-            from servetune.http1 import tls_context  # noqa: PLC0415  # plain loads need not wait for ssl
-
             self._context = tls_context(self._job.route.transport)
         if refusal := self._too_few_descriptors():
             return GaveUp(cause="client-failed", evidence=refusal)

@@ -129,12 +129,13 @@ class ClientFacts(Record, frozen=True, kw_only=True):
     api: Api = "chat"
     """What was asked: the vllm definitions differ between them."""
     chunks: int = 0
-    """Reads that brought a part of an answer."""
+    """Parts of answers: chunks of the transfer coding, one a token for the usual server."""
     read_lag_p50_ms: float = 0.0
     read_lag_p99_ms: float = 0.0
     """From the kernel's receive time of a read to the moment the client read it; 0 without kernel stamps."""
     late_merged_reads: float = 0.0
-    """Share of the reads that completed more than one event because the client came late (more than 5 ms)."""
+    """Share of the reads that completed more than one event because the client came late: by more than a quarter of the
+    usual gap between events, at least 1 ms and at most 5 ms."""
     slot_gap_p99_ms: float = 0.0
     """From the end of an answer to the next request of its slot (closed loops)."""
     send_lag_p99_ms: float = 0.0

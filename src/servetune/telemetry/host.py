@@ -21,8 +21,8 @@ import psutil
 from servetune import __version__
 from servetune.cache import cache_dir
 from servetune.errors import HostProblem
+from servetune.limits import Limits, limits, usable_cores
 from servetune.records import Finding, HostFacts, Record
-from servetune.telemetry.cgroup import Limits, limits
 from servetune.telemetry.checks import Readings, findings
 
 _FLAGS = [
@@ -76,7 +76,7 @@ def facts() -> HostFacts:
         os=_os_name(),
         kernel=platform.release(),
         cpu=model,
-        cores=_usable_cores(group),
+        cores=usable_cores(group),
         memory_gib=min(psutil.virtual_memory().total, group.memory_bytes or math.inf) / 2**30,
         memory_available_gib=_available_gib(group),
         cpu_flags=flags,
@@ -124,7 +124,7 @@ def _readings() -> Readings:
     shares = watch_processor(_LOOK_S)
     model, flags = _processor()
     return Readings(
-        cores=_usable_cores(group),
+        cores=usable_cores(group),
         online_cores=os.cpu_count() or 1,
         busy_share=shares.busy,
         steal_share=shares.steal,
@@ -157,12 +157,6 @@ def _processor(file: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]
     has = set(fields.get("flags", fields.get("Features", "")).split())
     name = fields.get("model name") or fields.get("Model") or platform.processor() or platform.machine()
     return name, tuple(flag for flag in _FLAGS if flag in has)
-
-
-def _usable_cores(group: Limits) -> int:
-    """Return the cores that this process may run on, no more than its quota lets it use in full."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return allowed if group.cpu_cores is None else max(1, min(allowed, math.floor(group.cpu_cores)))
 
 
 def _available_gib(group: Limits) -> float:

@@ -20,10 +20,11 @@ import msgspec
 import pytest
 
 from servetune.errors import UserError
-from servetune.http1 import Url, parse_url, request_bytes, tls_context
+from servetune.http1 import Url, parse_url, request_bytes
 from servetune.loadgen.resolve import ResolveFailed, accepting_first, routes
 from servetune.loadgen.transport import Opening, OpeningFailed, Route, TlsStream, needs_opening
 from servetune.records import Transport
+from servetune.tls import tls_context
 from tests.unit.loadgen.servers import (
     HAS_IPV6,
     PrivateCa,

@@ -11,8 +11,8 @@ import msgspec
 import psutil
 import pytest
 
+from servetune.limits import Limits, limits, usable_cores
 from servetune.telemetry import host
-from servetune.telemetry.cgroup import Limits, limits
 from servetune.telemetry.checks import CODES, Readings, findings
 
 QUIET = Readings(
@@ -168,9 +168,9 @@ def test_problems_of_this_machine_are_findings() -> None:
 
 def test_a_quota_lowers_the_usable_cores() -> None:
     """Cores are whole, and at least one."""
-    assert host._usable_cores(Limits(cpu_cores=0.5)) == 1
-    assert host._usable_cores(Limits(cpu_cores=1.9)) == 1
-    assert host._usable_cores(Limits()) >= 1
+    assert usable_cores(Limits(cpu_cores=0.5)) == 1
+    assert usable_cores(Limits(cpu_cores=1.9)) == 1
+    assert usable_cores(Limits()) >= 1
 
 
 def test_a_container_limit_lowers_the_available_memory() -> None:

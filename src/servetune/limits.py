@@ -1,10 +1,12 @@
-"""Limits that a container or service puts on this process: processor quota and memory, from cgroup v2 or v1 files.
+"""How many cores and how much memory this process may use: its affinity, and the limits of cgroup v2 or v1.
 
 A limit may be set on any group above; the tightest one counts. Reads files only.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,13 @@ def limits(root: Path = Path("/")) -> Limits:
             memories.append(memory)
     limit, left = min(memories, default=(None, None))
     return Limits(cpu_cores=min(quotas, default=None), memory_bytes=limit, memory_left_bytes=left)
+
+
+def usable_cores(group: Limits | None = None) -> int:
+    """Return the cores that this process may run on, no more than its quota lets it use in full."""
+    quota = (limits() if group is None else group).cpu_cores
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
 def _groups(root: Path) -> Iterator[Path]:
